@@ -1,0 +1,17 @@
+// The commands of the `tutti` program that live in the front door itself (torch-free, instant).
+// Every other command is a sibling executable `tutti-NAME`, run git-style.
+#pragma once
+
+namespace tutti::apps {
+
+// Each gets argv as if it were a program of its own (argv[0] is "tutti NAME"), returns the exit code
+// and may throw; main reports the exception.
+int run_config(int argc, char** argv);
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(int argc, char** argv);  // null: a sibling executable
+};
+
+}  // namespace tutti::apps

@@ -1,0 +1,53 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/command.h"
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+
+namespace {
+
+using tutti::apps::Command;
+
+constexpr Command kCommands[] = {
+    {"config", "check or show config files", tutti::apps::run_config},
+};
+
+void print_help() {
+  std::puts("tutti: scale speech work by config\n\nusage: tutti COMMAND [ARGS]\n\ncommands:");
+  for (const Command& command : kCommands) std::printf("  %-10s %s\n", command.name, command.summary);
+  std::puts("\n`tutti COMMAND --help` tells more.");
+}
+
+// Replaces this process by the sibling executable tutti-NAME.
+[[noreturn]] void exec_sibling(const std::string& name, char** argv) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / ("tutti-" + name);
+  ::execv(program.c_str(), argv);
+  tutti::throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::string name = argc > 1 ? argv[1] : "--help";
+  if (name == "--help" || name == "-h" || name == "help") return print_help(), 0;
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    names.emplace_back(command.name);
+    if (name != command.name) continue;
+    std::string own_name = "tutti " + name;
+    argv[1] = own_name.data();
+    if (command.run == nullptr) exec_sibling(name, argv + 1);
+    return command.run(argc - 1, argv + 1);
+  }
+  const std::string guess = tutti::closest_match(name, names);
+  throw tutti::ConfigError("unknown command '" + name + "'",
+                           guess.empty() ? "see tutti --help" : "did you mean '" + guess + "'?");
+} catch (...) {
+  return tutti::report_and_exit_code();
+}

@@ -1,0 +1,80 @@
+# Compiler settings and the two functions every room uses: tutti_add_room and tutti_add_tests.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(TUTTI_CCACHE ccache)
+if(TUTTI_CCACHE)
+  # Sloppiness is what lets ccache handle a precompiled header; hash_dir off shares hits between checkouts.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${TUTTI_CCACHE})
+endif()
+
+add_library(tutti_flags INTERFACE)
+target_include_directories(tutti_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
+                                                 $<INSTALL_INTERFACE:include>)
+target_compile_options(tutti_flags INTERFACE
+  # Fields left out of a designated initialiser have defaults by design; g++ 12's -Wrestrict is wrong about std::string.
+  $<BUILD_INTERFACE:-Wall> $<BUILD_INTERFACE:-Wextra> $<BUILD_INTERFACE:-Wno-missing-field-initializers>
+  $<$<CXX_COMPILER_ID:GNU>:$<BUILD_INTERFACE:-Wno-restrict>> $<BUILD_INTERFACE:-g1>)
+if(TUTTI_SANITIZE)
+  target_compile_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=all)
+  target_link_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZE})
+endif()
+find_program(TUTTI_LLD ld.lld)
+if(TUTTI_LLD)
+  target_link_options(tutti_flags INTERFACE $<BUILD_INTERFACE:-fuse-ld=lld>)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# Torch TUs take about 1.1 GB each: at most two at a time.
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS torch_pool=2)
+
+# tutti_add_room(NAME [TORCH] SOURCES ... [PUBLIC ...] [PRIVATE ...]): the library tutti::NAME.
+function(tutti_add_room name)
+  cmake_parse_arguments(R "TORCH" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(tutti_${name} STATIC ${R_SOURCES})
+  add_library(tutti::${name} ALIAS tutti_${name})
+  set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(tutti_${name} PUBLIC tutti_flags ${R_PUBLIC} PRIVATE ${R_PRIVATE})
+  if(R_TORCH)
+    tutti_use_torch(tutti_${name} PUBLIC)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY TUTTI_ROOMS tutti_${name})
+endfunction()
+
+# tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] [SERIAL] SOURCES ... LIBS ...)
+# One executable, one ctest entry per gtest case; SERIAL entries never run beside another test.
+function(tutti_add_tests name)
+  cmake_parse_arguments(T "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE tutti_flags ${T_LIBS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TUTTI_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
+                                             TUTTI_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if(T_TORCH)
+    tutti_use_torch(${name} PRIVATE)
+  endif()
+  if(NOT T_LABEL)
+    set(T_LABEL unit)
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  set(serial OFF)
+  if(T_SERIAL)
+    set(serial ON)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+                       RUN_SERIAL ${serial})
+endfunction()

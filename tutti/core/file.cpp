@@ -1,0 +1,107 @@
+#include "tutti/core/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace fs = std::filesystem;
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) reset(other.release());
+  return *this;
+}
+
+int UniqueFd::release() noexcept { return std::exchange(fd_, -1); }
+
+void UniqueFd::reset(int fd) noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+std::string read_file(const fs::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno("cannot open " + path.string(), errno);
+  std::string content;
+  struct stat info {};
+  if (::fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode)) throw_errno("cannot read " + path.string(), EISDIR);
+  if (info.st_size > 0) content.reserve(static_cast<std::size_t>(info.st_size));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("cannot read " + path.string(), errno);
+    if (n == 0) return content;
+    content.append(buffer, static_cast<std::size_t>(n));
+  }
+}
+
+void write_all(int fd, std::string_view bytes, const fs::path& name) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("cannot write " + name.string(), errno, errno == ENOSPC ? "free some disk space" : "");
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+void fsync_file(int fd, const fs::path& name) {
+  // EINVAL: the target (a pipe, some network mounts) cannot be synced; nothing better can be done.
+  if (::fsync(fd) != 0 && errno != EINVAL) throw_errno("cannot fsync " + name.string(), errno);
+}
+
+void fsync_folder(const fs::path& folder) {
+  const fs::path where = folder.empty() ? fs::path(".") : folder;
+  UniqueFd fd(::open(where.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) throw_errno("cannot open folder " + where.string(), errno);
+  fsync_file(fd.get(), where);
+}
+
+void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write, unsigned mode) {
+  static std::atomic<unsigned> serial{0};
+  // The pid and a serial number keep two writers of one path apart; the last rename wins whole.
+  const fs::path temporary = fmt::format("{}.tmp.{}.{}", path.string(), ::getpid(), serial++);
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!fd) throw_errno("cannot create " + temporary.string(), errno);
+  try {
+    write(fd.get());
+    fsync_file(fd.get(), temporary);
+    fd.reset();
+    if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("cannot rename to " + path.string(), errno);
+  } catch (...) {  // whatever went wrong, leave no half-written file behind
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  fsync_folder(path.parent_path());
+}
+
+void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
+  write_file_atomic(path, [&](int fd) { write_all(fd, content, path); }, mode);
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code status;
+  fs::create_directories(folder, status);
+  if (status) throw_errno("cannot create folder " + folder.string(), status.value());
+}
+
+TempFolder::TempFolder(std::string_view prefix) {
+  std::string pattern = fmt::format("{}/{}-XXXXXX", fs::temp_directory_path().string(), prefix);
+  if (::mkdtemp(pattern.data()) == nullptr) throw_errno("cannot create a temporary folder " + pattern, errno);
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;  // a destructor has nobody to tell
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace tutti

@@ -1,0 +1,336 @@
+#include "tutti/core/subprocess.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+
+extern char** environ;
+
+namespace tutti {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+Pipe make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("cannot make a pipe", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// Everything the child needs, prepared before fork: between fork and exec only async-signal-safe
+// calls are allowed, so no allocation may happen there.
+struct Prepared {
+  explicit Prepared(const Command& command) {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text(*entry);
+      const std::string name(text.substr(0, text.find('=')));
+      const bool dropped = command.env.contains(name) ||
+                           std::find(command.unset_env.begin(), command.unset_env.end(), name) != command.unset_env.end();
+      if (!dropped) env_text.emplace_back(text);
+    }
+    for (const auto& [name, value] : command.env) env_text.push_back(name + "=" + value);
+    for (auto& entry : env_text) env.push_back(entry.data());
+    env.push_back(nullptr);
+    argv_text = command.argv;
+    for (auto& word : argv_text) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    cwd = command.cwd.string();
+    // PATH of the child decides, as a shell would do it; resolved here because execvpe may allocate.
+    program = argv_text.at(0);
+    if (program.find('/') == std::string::npos) {
+      const char* inherited = ::getenv("PATH");
+      const auto own = command.env.find("PATH");
+      const std::string path = own != command.env.end() ? own->second : inherited != nullptr ? inherited : "/usr/bin:/bin";
+      for (const auto& folder : split(path, ':')) {
+        const std::string candidate = (folder.empty() ? "." : folder) + "/" + program;
+        if (::access(candidate.c_str(), X_OK) == 0) {
+          program = candidate;
+          break;
+        }
+      }
+    }
+  }
+  std::vector<std::string> env_text;
+  std::vector<char*> env;
+  std::vector<std::string> argv_text;
+  std::vector<char*> argv;
+  std::string cwd;
+  std::string program;
+};
+
+// Marks every descriptor from 3 up close-on-exec, except those to keep. One system call where the
+// kernel has close_range (5.11), else a walk over /proc/self/fd.
+void seal_descriptors(const std::vector<int>& keep) noexcept {
+  constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC
+  if (::syscall(SYS_close_range, 3U, ~0U, kCloexec) != 0) {
+    for (int fd = 3; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+  for (const int fd : keep) ::fcntl(fd, F_SETFD, 0);
+}
+
+struct Redirects {
+  int in = -1;
+  int out = -1;
+  int err = -1;
+};
+
+// Forks and execs; the errno of a failed exec comes back through a close-on-exec pipe, so that
+// "no such program" is an error here and not an exit code later.
+pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno) {
+  if (command.argv.empty()) throw InternalError("empty command");
+  Prepared prepared(command);
+  Pipe status = make_pipe();
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_errno("cannot fork for " + command.argv[0], errno);
+  if (pid == 0) {
+    ::setpgid(0, 0);
+    if (command.die_with_parent) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD}) ::signal(signal, SIG_DFL);
+    if (redirects.in >= 0) ::dup2(redirects.in, 0);
+    if (redirects.out >= 0) ::dup2(redirects.out, 1);
+    if (redirects.err >= 0) ::dup2(redirects.err, 2);
+    seal_descriptors(command.keep_fds);
+    int failure = 0;
+    if (!prepared.cwd.empty() && ::chdir(prepared.cwd.c_str()) != 0) failure = errno;
+    if (failure == 0) {
+      ::execve(prepared.program.c_str(), prepared.argv.data(), prepared.env.data());
+      failure = errno;
+    }
+    [[maybe_unused]] const auto n = ::write(status.write.get(), &failure, sizeof failure);
+    ::_exit(127);
+  }
+  ::setpgid(pid, pid);  // both sides set it, so that neither can be too late
+  status.write.reset();
+  int failure = 0;
+  ssize_t n = 0;
+  do n = ::read(status.read.get(), &failure, sizeof failure);
+  while (n < 0 && errno == EINTR);
+  exec_errno = n == static_cast<ssize_t>(sizeof failure) ? failure : 0;
+  return pid;
+}
+
+ExitStatus decode(int raw) {
+  if (WIFSIGNALED(raw)) return {.exit_code = 128 + WTERMSIG(raw), .signal = WTERMSIG(raw)};
+  return {.exit_code = WEXITSTATUS(raw), .signal = 0};
+}
+
+UniqueFd open_append(const std::filesystem::path& path) {
+  if (path.empty()) return {};
+  if (path.has_parent_path()) make_folders(path.parent_path());
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) throw_errno("cannot open " + path.string(), errno);
+  return fd;
+}
+
+void append_capped(std::string& sink, std::string_view bytes, std::size_t limit, bool& truncated) {
+  const std::size_t room = limit - std::min(limit, sink.size());
+  if (bytes.size() > room) truncated = true;
+  sink.append(bytes.substr(0, room));
+}
+
+}  // namespace
+
+std::string Command::describe() const {
+  std::vector<std::string> words;
+  for (const auto& word : argv) words.push_back(shell_quote(word));
+  return join(words, " ");
+}
+
+std::string CommandResult::describe() const {
+  std::string how = timed_out ? "did not finish in time"
+                    : signal != 0 ? "was killed by " + signal_name(signal)
+                                  : fmt::format("failed with exit code {}", exit_code);
+  std::string_view words = trim(err.empty() ? std::string_view(out) : std::string_view(err));
+  constexpr std::size_t kTail = 2000;
+  if (words.size() > kTail) words.remove_prefix(words.size() - kTail);
+  return fmt::format("`{}` {}{}{}", command, how, words.empty() ? "" : ": ", words);
+}
+
+CommandResult run_command(const Command& command) {
+  CommandResult result;
+  result.command = command.describe();
+  Pipe in = make_pipe();
+  Pipe out = make_pipe();
+  Pipe err = make_pipe();
+  int exec_errno = 0;
+  const pid_t pid = spawn(command, {in.read.get(), out.write.get(), err.write.get()}, exec_errno);
+  in.read.reset();
+  out.write.reset();
+  err.write.reset();
+  if (exec_errno != 0) {
+    ::waitpid(pid, nullptr, 0);
+    result.exit_code = 127;
+    result.err = fmt::format("cannot start {}: {}", command.argv[0], std::strerror(exec_errno));
+    return result;
+  }
+
+  ::fcntl(in.write.get(), F_SETFL, O_NONBLOCK);
+  std::string_view to_send = command.stdin_text;
+  if (to_send.empty()) in.write.reset();
+  const auto deadline = SteadyClock::now() + command.timeout;
+  const bool limited = command.timeout.count() > 0;
+  // A grandchild may keep the pipes open after the child has gone; then the child's end decides.
+  bool exited = false;
+  int raw_status = 0;
+  sigset_t pipe_signal;  // a child that closes stdin early must not kill us with SIGPIPE
+  sigset_t previous;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &previous);
+  while (out.read || err.read || !exited) {
+    pollfd fds[3] = {{out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}, {in.write.get(), POLLOUT, 0}};
+    ::poll(fds, 3, exited ? 50 : 20);
+    bool got_bytes = false;
+    for (int i = 0; i < 2; ++i) {
+      UniqueFd& source = i == 0 ? out.read : err.read;
+      if (!source || fds[i].revents == 0) continue;
+      char buffer[1 << 16];
+      const ssize_t n = ::read(source.get(), buffer, sizeof buffer);
+      if (n > 0) {
+        append_capped(i == 0 ? result.out : result.err, {buffer, static_cast<std::size_t>(n)}, command.capture_limit,
+                      result.truncated);
+        got_bytes = true;
+      } else if (n == 0 || errno != EINTR) {
+        source.reset();
+      }
+    }
+    if (in.write && fds[2].revents != 0) {
+      const ssize_t n = ::write(in.write.get(), to_send.data(), to_send.size());
+      if (n > 0) to_send.remove_prefix(static_cast<std::size_t>(n));
+      if ((n < 0 && errno != EAGAIN && errno != EINTR) || to_send.empty()) in.write.reset();
+    }
+    if (exited && !got_bytes) break;
+    if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
+    if (!exited && limited && SteadyClock::now() >= deadline) {
+      result.timed_out = true;
+      ::kill(-pid, SIGKILL);
+      ::waitpid(pid, &raw_status, 0);
+      exited = true;
+    }
+  }
+  const timespec now{};
+  while (::sigtimedwait(&pipe_signal, nullptr, &now) == SIGPIPE) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  const ExitStatus status = decode(raw_status);
+  result.exit_code = status.exit_code;
+  result.signal = status.signal;
+  return result;
+}
+
+CommandRunner& CommandRunner::system() {
+  class System final : public CommandRunner {
+   public:
+    CommandResult run(const Command& command) override { return run_command(command); }
+  };
+  static System runner;
+  return runner;
+}
+
+std::string ExitStatus::describe() const {
+  if (signal != 0) return fmt::format("killed by {} (signal {})", signal_name(signal), signal);
+  return fmt::format("exit code {}", exit_code);
+}
+
+Process Process::start(const Command& command) {
+  const UniqueFd out = open_append(command.stdout_path);
+  const UniqueFd err = open_append(command.stderr_path);
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  int exec_errno = 0;
+  Process process;
+  process.pid_ = spawn(command, {null.get(), out.get(), err ? err.get() : out.get()}, exec_errno);
+  if (exec_errno != 0) {
+    process.wait();
+    throw_errno("cannot start " + command.argv[0], exec_errno);
+  }
+  return process;
+}
+
+Process::Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), status_(other.status_) {}
+
+Process& Process::operator=(Process&& other) noexcept {
+  Process taken(std::move(other));
+  std::swap(pid_, taken.pid_);
+  std::swap(status_, taken.status_);
+  return *this;  // `taken` ends what this object held before
+}
+
+Process::~Process() {
+  if (pid_ <= 0 || poll()) return;
+  signal_group(SIGKILL);
+  wait();
+}
+
+std::optional<ExitStatus> Process::poll() {
+  if (status_ || pid_ <= 0) return status_;
+  int raw = 0;
+  const pid_t got = ::waitpid(pid_, &raw, WNOHANG);
+  if (got == pid_) status_ = decode(raw);
+  if (got < 0 && errno == ECHILD) status_ = ExitStatus{.exit_code = -1, .signal = 0};
+  return status_;
+}
+
+std::optional<ExitStatus> Process::wait_for(std::chrono::milliseconds limit) {
+  const auto deadline = SteadyClock::now() + limit;
+  auto pause = std::chrono::microseconds(200);
+  while (!poll() && SteadyClock::now() < deadline) {
+    std::this_thread::sleep_for(pause);  // waitpid has no timeout; back off to 10 ms
+    pause = std::min(pause * 2, std::chrono::microseconds(10000));
+  }
+  return status_;
+}
+
+ExitStatus Process::wait() {
+  int raw = 0;
+  while (!status_ && pid_ > 0) {
+    const pid_t got = ::waitpid(pid_, &raw, 0);
+    if (got == pid_) status_ = decode(raw);
+    if (got < 0 && errno == ECHILD) status_ = ExitStatus{.exit_code = -1, .signal = 0};
+  }
+  return status_.value_or(ExitStatus{.exit_code = -1, .signal = 0});
+}
+
+bool Process::signal_group(int signal) noexcept { return pid_ > 0 && ::kill(-pid_, signal) == 0; }
+
+ExitStatus Process::terminate(std::chrono::milliseconds grace) {
+  if (!poll()) signal_group(SIGTERM);
+  if (!wait_for(grace)) signal_group(SIGKILL);
+  const ExitStatus status = wait();
+  signal_group(SIGKILL);  // grandchildren that outlived it
+  return status;
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+}  // namespace tutti

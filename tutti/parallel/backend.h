@@ -1,0 +1,84 @@
+// Who starts the workers: this machine, SSH, a batch scheduler or Kubernetes. One file per `env`
+// under backends/.
+//
+// A backend turns "n workers, please" into jobs and reports what became of them; it knows nothing
+// about items, leases or results. The client calls it from one thread only, so implementations need
+// no locks. Text in, text out: scripts and command lines are pure functions of the options
+// (`scripts()`), and every scheduler command goes through a CommandRunner, so that a scheduler that
+// lags or lies can be played in tests.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/config/node.h"
+#include "tutti/config/problem.h"
+#include "tutti/core/subprocess.h"
+
+namespace tutti::parallel {
+
+// What a worker process must be told, the same for every backend.
+struct WorkerLaunch {
+  std::vector<std::string> command;        // {"/path/tutti", "worker", "--run", RUN_FOLDER}
+  std::filesystem::path run_folder;        // shared with the workers: keys (0600), logs, scripts
+  std::map<std::string, std::string> env;  // nothing secret
+};
+
+enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };
+
+// One submission (which may hold several workers, `processes` in the options).
+struct JobStatus {
+  std::string job_id;            // the scheduler's own id, or the pid
+  JobPhase phase = JobPhase::kPending;
+  std::string reason;            // the scheduler's words: "Resources", "exit code 1", "NODE_FAIL"
+  std::filesystem::path log;     // where its output goes; may not exist yet
+  std::vector<int> worker_ids;   // the workers this job holds, numbered from 0 over the run
+  bool preempted = false;        // ended by the scheduler's will (preemption, walltime): no strike
+};
+
+// What `tutti parallel script` prints.
+struct ScriptPreview {
+  std::string script;            // empty where the backend needs none (local)
+  std::string submit_command;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Asks for `n` more workers; returns the jobs that hold them. Throws SchedulerError with the
+  // command and the scheduler's words when a submission is refused.
+  virtual std::vector<JobStatus> submit(int n) = 0;
+  // The state of every job of ours that has not been reported as over before. Cheap enough to call
+  // every second; backends cache where their scheduler must be spared.
+  virtual std::vector<JobStatus> poll() = 0;
+  // Ends the given jobs, or all of them when empty. Never throws: it runs on every way out.
+  virtual void cancel(const std::vector<std::string>& job_ids = {}) noexcept = 0;
+  // The scripts and commands `submit(n)` would use; submits nothing.
+  virtual std::vector<ScriptPreview> scripts(int n) const = 0;
+};
+
+// A `parallel:` block (any named one), read and checked.
+struct ParallelSettings {
+  std::string env = "local";
+  int n_workers = 1;
+  config::Node options;        // still raw: each backend has a schema of its own
+  int max_retries = 3;         // worker deaths an item survives
+  std::string on_error = "stop";
+  double item_timeout_s = 0;   // 0: none
+  bool resume = true;
+  bool async = false;
+  std::string interface;
+  std::vector<std::string> plugins;
+};
+
+// Reads the block and checks `options` against the backend's schema; reports every problem.
+ParallelSettings parse_parallel(const config::Node& block, config::Problems& problems);
+
+// The backend for `settings.env`. REQUIRES: parse_parallel reported no problem.
+std::unique_ptr<Backend> make_backend(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner);
+
+}  // namespace tutti::parallel
