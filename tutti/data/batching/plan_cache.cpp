@@ -50,7 +50,7 @@ std::optional<EpochPlan> PlanCache::load(std::uint64_t fingerprint, std::uint64_
                       (header.num_batches + header.num_items) * 4 == payload &&
                       header.fingerprint == fingerprint && header.epoch == epoch &&
                       header.world == static_cast<std::uint32_t>(world) &&
-                      header.crc == crc32c(bytes.data() + kChecked, bytes.size() - kChecked);
+                      header.crc == crc32c(std::string_view(bytes).substr(kChecked));
     if (!fits) {
       log::warning("{}: not a whole plan; computing it again", file.string());
       return std::nullopt;
@@ -77,7 +77,7 @@ void PlanCache::save(std::uint64_t fingerprint, std::uint64_t epoch, const Epoch
   bytes.append(reinterpret_cast<const char*>(plan.batches().ends().data()), header.num_batches * 4);
   bytes.append(reinterpret_cast<const char*>(plan.batches().items().data()), header.num_items * 4);
   std::memcpy(bytes.data(), &header, sizeof header);
-  header.crc = crc32c(bytes.data() + kChecked, bytes.size() - kChecked);
+  header.crc = crc32c(std::string_view(bytes).substr(kChecked));
   std::memcpy(bytes.data(), &header, sizeof header);
   try {
     make_folders(folder_);
