@@ -9,7 +9,8 @@ namespace tutti::config {
 namespace {
 
 TEST(Node, ReadsTypesAndKeepsRawText) {
-  const Node node = parse_yaml("a: 12:00:00\nb: 1e-3\nc: [1, 2]\nd: 'yes'\ne: yes\nf: 32GB\n", "t.yaml");
+  const Node node =
+      parse_yaml("a: 12:00:00\nb: 1e-3\nc: [1, 2]\nd: 'yes'\ne: yes\nf: 32GB\n", "t.yaml");
   EXPECT_EQ(node["a"].raw(), "12:00:00");
   EXPECT_DOUBLE_EQ(node["a"].as<Duration>().seconds, 43200);
   EXPECT_DOUBLE_EQ(node["b"].as<double>(), 1e-3);

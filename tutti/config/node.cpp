@@ -22,7 +22,8 @@ std::string child_path(const std::string& parent, std::string_view key) {
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return out;
 }
 
@@ -38,7 +39,8 @@ bool parse_integer(std::string_view raw, Int& out) {
     digits.remove_prefix(2);
     base = 16;
   }
-  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), out, base);
+  const auto [end, status] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), out, base);
   return status == std::errc{} && end == digits.data() + digits.size() && !digits.empty();
 }
 
@@ -58,7 +60,9 @@ bool parse_double(std::string_view raw, double& out) {
     return true;
   }
   // from_chars would also take "inf" and "nan", which in YAML are words.
-  if (magnitude.empty() || (!std::isdigit(static_cast<unsigned char>(magnitude[0])) && magnitude[0] != '.')) return false;
+  if (magnitude.empty() ||
+      (!std::isdigit(static_cast<unsigned char>(magnitude[0])) && magnitude[0] != '.'))
+    return false;
   const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), out);
   return status == std::errc{} && end == digits.data() + digits.size();
 }
@@ -81,7 +85,8 @@ bool read_integer(const Node& node, Int& out, std::string& expected) {
   // 1e5 and 16.0 are integers a person may write.
   double value = 0;
   if (parse_double(node.raw(), value) && value == std::floor(value) && std::abs(value) < 9e15 &&
-      (value >= 0 || std::is_signed_v<Int>) && value <= static_cast<double>(std::numeric_limits<Int>::max())) {
+      (value >= 0 || std::is_signed_v<Int>)&&value <=
+          static_cast<double>(std::numeric_limits<Int>::max())) {
     out = static_cast<Int>(value);
     return true;
   }
@@ -98,23 +103,30 @@ bool plain_is_safe(const std::string& text) {
   if (text.empty() || text != trim(text)) return false;
   if (text.find_first_of("\n\t:#{}[],&*!|>'\"%@`") != std::string::npos) return false;
   if (text[0] == '-' || text[0] == '?' || text == "~" || text == "=" || text == "<<") return false;
-  return std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  return std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
 }
 
 bool reads_as_string_when_plain(const std::string& text) {
-  const Json json = to_json(Node(std::make_shared<Value>(Value{.kind = Kind::kScalar, .text = text})));
+  const Json json =
+      to_json(Node(std::make_shared<Value>(Value{.kind = Kind::kScalar, .text = text})));
   const std::string word = lower(text);
-  static constexpr std::array<std::string_view, 8> kYaml11Words = {"yes", "no", "on", "off", "y", "n", "true", "false"};
-  return json.is_string() && std::find(kYaml11Words.begin(), kYaml11Words.end(), word) == kYaml11Words.end();
+  static constexpr std::array<std::string_view, 8> kYaml11Words = {"yes", "no", "on",   "off",
+                                                                   "y",   "n",  "true", "false"};
+  return json.is_string() &&
+         std::find(kYaml11Words.begin(), kYaml11Words.end(), word) == kYaml11Words.end();
 }
 
-std::string quote_yaml(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string quote_yaml(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 void emit_yaml(const Node& node, int indent, std::string& out) {
   const std::string pad(static_cast<std::size_t>(indent), ' ');
   if (node.is_map() && node.size() > 0) {
     for (const auto& [key, child] : node.items()) {
-      out += pad + (plain_is_safe(key) && reads_as_string_when_plain(key) ? key : quote_yaml(key)) + ":";
+      out += pad + (plain_is_safe(key) && reads_as_string_when_plain(key) ? key : quote_yaml(key)) +
+             ":";
       const bool nested = (child.is_map() || child.is_list()) && child.size() > 0;
       out += nested ? "\n" : " ";
       emit_yaml(child, nested ? indent + 2 : 0, out);
@@ -140,7 +152,8 @@ void emit_yaml(const Node& node, int indent, std::string& out) {
     out += "null\n";
   } else {
     const Value& value = *node.value();
-    const bool plain = plain_is_safe(value.text) && (!value.quoted || reads_as_string_when_plain(value.text));
+    const bool plain =
+        plain_is_safe(value.text) && (!value.quoted || reads_as_string_when_plain(value.text));
     out += (plain ? value.text : quote_yaml(value.text)) + "\n";
   }
 }
@@ -151,6 +164,14 @@ std::string Mark::describe() const {
   if (!file) return "config";
   if (line == 0) return *file;
   return fmt::format("{}:{}:{}", *file, line, column);
+}
+
+Mark Node::key_mark(std::string_view key) const {
+  if (is_map() && value_->key_marks.size() == value_->map.size()) {
+    for (std::size_t i = 0; i < value_->map.size(); ++i)
+      if (value_->map[i].first == key) return value_->key_marks[i];
+  }
+  return mark();
 }
 
 Node Node::operator[](std::string_view key) const {
@@ -171,7 +192,8 @@ Node Node::find(std::string_view dotted_path) const {
   Node node = *this;
   for (const auto& part : split(dotted_path, '.')) {
     std::size_t index = 0;
-    node = node.is_list() && parse_integer(part, index) ? node[index] : node[std::string_view(part)];
+    node =
+        node.is_list() && parse_integer(part, index) ? node[index] : node[std::string_view(part)];
   }
   return node;
 }
@@ -185,7 +207,8 @@ std::vector<std::pair<std::string, Node>> Node::items() const {
   std::vector<std::pair<std::string, Node>> out;
   if (!is_map()) return out;
   out.reserve(value_->map.size());
-  for (const auto& [key, child] : value_->map) out.emplace_back(key, Node(child, child_path(path_, key)));
+  for (const auto& [key, child] : value_->map)
+    out.emplace_back(key, Node(child, child_path(path_, key)));
   return out;
 }
 
@@ -205,10 +228,14 @@ const std::string& Node::raw() const {
 std::string Node::describe_value() const {
   if (!value_) return "nothing";
   switch (value_->kind) {
-    case Kind::kNull: return "null";
-    case Kind::kScalar: return "'" + shorten(value_->text) + "'";
-    case Kind::kList: return fmt::format("a list of {}", value_->list.size());
-    case Kind::kMap: return fmt::format("a map of {}", value_->map.size());
+    case Kind::kNull:
+      return "null";
+    case Kind::kScalar:
+      return "'" + shorten(value_->text) + "'";
+    case Kind::kList:
+      return fmt::format("a list of {}", value_->list.size());
+    case Kind::kMap:
+      return fmt::format("a map of {}", value_->map.size());
   }
   return "nothing";
 }
@@ -217,8 +244,12 @@ bool read(const Node& node, bool& out, std::string& expected) {
   expected = "true or false";
   return node.is_scalar() && parse_bool(*node.value(), out);
 }
-bool read(const Node& node, int& out, std::string& expected) { return read_integer(node, out, expected); }
-bool read(const Node& node, std::int64_t& out, std::string& expected) { return read_integer(node, out, expected); }
+bool read(const Node& node, int& out, std::string& expected) {
+  return read_integer(node, out, expected);
+}
+bool read(const Node& node, std::int64_t& out, std::string& expected) {
+  return read_integer(node, out, expected);
+}
 bool read(const Node& node, std::uint64_t& out, std::string& expected) {
   const bool ok = read_integer(node, out, expected);
   expected = "an integer of 0 or more";
@@ -296,7 +327,8 @@ Node from_json(const Json& json) {
   auto value = std::make_shared<Value>();
   if (json.is_object()) {
     value->kind = Kind::kMap;
-    for (const auto& [key, child] : json.items()) value->map.emplace_back(key, from_json(child).value());
+    for (const auto& [key, child] : json.items())
+      value->map.emplace_back(key, from_json(child).value());
   } else if (json.is_array()) {
     value->kind = Kind::kList;
     for (const auto& child : json) value->list.push_back(from_json(child).value());

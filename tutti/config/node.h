@@ -1,8 +1,9 @@
 // A resolved config: an immutable tree that remembers where every value was written.
 //
-//   const Node config = load({.files = {"conf/training.yaml"}, .overrides = {"trainer.devices=2"}});
-//   const int devices = config["trainer"]["devices"].as<int>();           // throws with file:line:col
-//   const auto seed = config["seed"].value_or<std::int64_t>(0);            // absent or null: 0
+//   const Node config = load({.files = {"conf/training.yaml"}, .overrides =
+//   {"trainer.devices=2"}}); const int devices = config["trainer"]["devices"].as<int>(); // throws
+//   with file:line:col const auto seed = config["seed"].value_or<std::int64_t>(0);            //
+//   absent or null: 0
 //
 // A Node is a cheap handle (copy it freely); the tree behind it is shared and never changes, so
 // reading from several threads is safe. Why not YAML::Node: it is mutable behind const, grows keys
@@ -38,17 +39,19 @@ using ValuePtr = std::shared_ptr<const Value>;
 // The tree itself; rooms read it through Node.
 struct Value {
   Kind kind = Kind::kNull;
-  bool quoted = false;                                  // 'yes' in quotes is never a bool
-  std::string text;                                     // kScalar: exactly as written
-  std::vector<ValuePtr> list;                           // kList
-  std::vector<std::pair<std::string, ValuePtr>> map;    // kMap, in file order
+  bool quoted = false;                                // 'yes' in quotes is never a bool
+  std::string text;                                   // kScalar: exactly as written
+  std::vector<ValuePtr> list;                         // kList
+  std::vector<std::pair<std::string, ValuePtr>> map;  // kMap, in file order
+  std::vector<Mark> key_marks;                        // kMap: where each key stands; empty: unknown
   Mark mark;
 };
 
 class Node {
  public:
   Node() = default;  // missing
-  explicit Node(ValuePtr value, std::string path = {}) : value_(std::move(value)), path_(std::move(path)) {}
+  explicit Node(ValuePtr value, std::string path = {})
+      : value_(std::move(value)), path_(std::move(path)) {}
 
   bool defined() const noexcept { return value_ != nullptr; }
   // Missing and explicit null alike.
@@ -61,12 +64,14 @@ class Node {
   // "trainer.logger.0.save_dir"; "" at the root.
   const std::string& path() const noexcept { return path_; }
   Mark mark() const { return value_ ? value_->mark : Mark{}; }
+  // Of a map: where `key` itself is written; the map's own mark when the key is not there.
+  Mark key_mark(std::string_view key) const;
 
   // A missing key or index gives a missing node that knows its path; reading it throws.
   Node operator[](std::string_view key) const;
   Node operator[](std::size_t index) const;
-  Node find(std::string_view dotted_path) const;  // "trainer.logger.0.name"
-  std::size_t size() const noexcept;              // of a list or map, else 0
+  Node find(std::string_view dotted_path) const;            // "trainer.logger.0.name"
+  std::size_t size() const noexcept;                        // of a list or map, else 0
   std::vector<std::pair<std::string, Node>> items() const;  // of a map
   std::vector<Node> elements() const;                       // of a list
 

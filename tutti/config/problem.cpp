@@ -33,8 +33,10 @@ std::vector<Problem> Problems::sorted() const {
   const auto order = [](const Problem& p) {
     return std::make_tuple(file_of(p.mark), p.mark.line, p.mark.column, p.key, p.what);
   };
-  std::stable_sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
-  out.erase(std::unique(out.begin(), out.end(), [&](const auto& a, const auto& b) { return order(a) == order(b); }),
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  out.erase(std::unique(out.begin(), out.end(),
+                        [&](const auto& a, const auto& b) { return order(a) == order(b); }),
             out.end());
   return out;
 }
@@ -48,8 +50,9 @@ std::string Problems::describe() const {
 void Problems::throw_if_any() const {
   if (list_.empty()) return;
   const auto problems = sorted();
-  throw ConfigError(problems.size() == 1 ? problems[0].describe()
-                                         : fmt::format("{} problems\n{}", problems.size(), describe()));
+  throw ConfigError(problems.size() == 1
+                        ? problems[0].describe()
+                        : fmt::format("{} problems\n{}", problems.size(), describe()));
 }
 
 }  // namespace tutti::config

@@ -14,7 +14,7 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
     const bool reserved = key.size() > 2 && key.starts_with('_') && key.ends_with('_');
     if (reserved || std::find(known.begin(), known.end(), key) != known.end()) continue;
     if (const auto found = elsewhere.find(key); found != elsewhere.end()) {
-      problems.add(child, found->second);
+      problems.add({node.key_mark(key), child.path(), found->second, {}});
       continue;
     }
     std::vector<std::string> candidates;
@@ -22,10 +22,10 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
       if (name.find('.') == std::string::npos) candidates.push_back(name);
     const std::string guess = closest_match(key, candidates);
     std::sort(candidates.begin(), candidates.end());
-    problems.add(child, "unknown key",
-                 !guess.empty() ? fmt::format("did you mean '{}'?", guess)
-                 : candidates.empty() ? "remove it"
-                                      : "known keys here: " + join(candidates, ", "));
+    problems.add({node.key_mark(key), child.path(), "unknown key",
+                  !guess.empty()       ? fmt::format("did you mean '{}'?", guess)
+                  : candidates.empty() ? "remove it"
+                                       : "known keys here: " + join(candidates, ", ")});
   }
 }
 
@@ -39,7 +39,8 @@ void check_rule(const Node& node, const Rule& rule, Problems& problems) {
   if (!rule.one_of.empty() &&
       std::find(rule.one_of.begin(), rule.one_of.end(), node.raw()) == rule.one_of.end()) {
     const std::string guess = closest_match(node.raw(), rule.one_of);
-    problems.add(node, fmt::format("got '{}', expected one of {}", node.raw(), join(rule.one_of, ", ")),
+    problems.add(node,
+                 fmt::format("got '{}', expected one of {}", node.raw(), join(rule.one_of, ", ")),
                  guess.empty() ? "" : fmt::format("did you mean '{}'?", guess));
   }
   double value = 0;
@@ -49,10 +50,14 @@ void check_rule(const Node& node, const Rule& rule, Problems& problems) {
   const bool high = rule.max && !(value <= *rule.max);
   if (!low && !high) return;
   std::string range;
-  if (rule.min && rule.max) range = fmt::format("{} to {}", format_number(*rule.min), format_number(*rule.max));
-  else if (rule.min) range = format_number(*rule.min) + " or more";
-  else range = "at most " + format_number(*rule.max);
-  problems.add(node, fmt::format("got {}, expected {}{}{}", node.raw(), range, rule.unit.empty() ? "" : " ", rule.unit));
+  if (rule.min && rule.max)
+    range = fmt::format("{} to {}", format_number(*rule.min), format_number(*rule.max));
+  else if (rule.min)
+    range = format_number(*rule.min) + " or more";
+  else
+    range = "at most " + format_number(*rule.max);
+  problems.add(node, fmt::format("got {}, expected {}{}{}", node.raw(), range,
+                                 rule.unit.empty() ? "" : " ", rule.unit));
 }
 
 std::string format_number(double value) { return fmt::format("{:g}", value); }

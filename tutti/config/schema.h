@@ -34,7 +34,7 @@ struct Rule {
   std::optional<double> min = {};
   std::optional<double> max = {};
   std::vector<std::string> one_of = {};
-  std::string unit = {};          // "seconds", "bytes"; for the docs
+  std::string unit = {};  // "seconds", "bytes"; for the docs
   bool required = false;
 };
 
@@ -60,7 +60,7 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
 void check_rule(const Node& node, const Rule& rule, Problems& problems);
 
 template <class T>
-std::string type_name();        // specialised below for every readable type
+std::string type_name();  // specialised below for every readable type
 template <class T>
 std::string default_as_yaml(const T& value);
 
@@ -72,11 +72,14 @@ class Schema {
   // A scalar, list, map, optional or raw Node member.
   template <class F>
   Schema& field(std::string key, F T::*member, std::string doc, Rule rule = {}) {
-    info_.fields.push_back({key, type_name<F>(), rule.required ? "" : default_as_yaml(T{}.*member), std::move(doc), rule});
+    info_.fields.push_back({key, type_name<F>(), rule.required ? "" : default_as_yaml(T{}.*member),
+                            std::move(doc), rule});
     readers_.push_back([key, member, rule](const Node& node, T& out, Problems& problems) {
       const Node value = node[key];
       if (!value.defined()) {
-        if (rule.required) problems.add(node, "key '" + key + "' is missing", "add " + key + ": <" + type_name<F>() + ">");
+        if (rule.required)
+          problems.add(node, "key '" + key + "' is missing",
+                       "add " + key + ": <" + type_name<F>() + ">");
         return;
       }
       // An explicit null means "the default" unless the member itself can hold it.
@@ -187,17 +190,28 @@ struct IsOptional<std::optional<T>> : std::true_type {};
 
 template <class T>
 std::string type_name() {
-  if constexpr (std::is_same_v<T, bool>) return "true or false";
-  else if constexpr (std::is_integral_v<T>) return "integer";
-  else if constexpr (std::is_floating_point_v<T>) return "number";
-  else if constexpr (std::is_same_v<T, std::string>) return "text";
-  else if constexpr (std::is_same_v<T, Bytes>) return "size (32GB)";
-  else if constexpr (std::is_same_v<T, Duration>) return "duration (01:30:00)";
-  else if constexpr (detail::IsVector<T>::value) return "list of " + type_name<typename T::value_type>();
-  else if constexpr (detail::IsMap<T>::value) return "map of " + type_name<typename T::mapped_type>();
-  else if constexpr (detail::IsOptional<T>::value) return type_name<typename T::value_type>() + " or null";
-  else if constexpr (std::is_same_v<T, Node>) return "any";
-  else static_assert(!sizeof(T), "type_name: not a readable type");
+  if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_integral_v<T>)
+    return "integer";
+  else if constexpr (std::is_floating_point_v<T>)
+    return "number";
+  else if constexpr (std::is_same_v<T, std::string>)
+    return "text";
+  else if constexpr (std::is_same_v<T, Bytes>)
+    return "size (32GB)";
+  else if constexpr (std::is_same_v<T, Duration>)
+    return "duration (01:30:00)";
+  else if constexpr (detail::IsVector<T>::value)
+    return "list of " + type_name<typename T::value_type>();
+  else if constexpr (detail::IsMap<T>::value)
+    return "map of " + type_name<typename T::mapped_type>();
+  else if constexpr (detail::IsOptional<T>::value)
+    return type_name<typename T::value_type>() + " or null";
+  else if constexpr (std::is_same_v<T, Node>)
+    return "any";
+  else
+    static_assert(!sizeof(T), "type_name: not a readable type");
 }
 
 std::string format_number(double value);
@@ -206,19 +220,29 @@ std::string format_duration_yaml(const Duration& value);
 
 template <class T>
 std::string default_as_yaml(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
-  else if constexpr (std::is_integral_v<T>) return std::to_string(value);
-  else if constexpr (std::is_floating_point_v<T>) return format_number(value);
-  else if constexpr (std::is_same_v<T, std::string>) return value.empty() ? "\"\"" : value;
-  else if constexpr (std::is_same_v<T, Bytes>) return format_bytes_yaml(value);
-  else if constexpr (std::is_same_v<T, Duration>) return format_duration_yaml(value);
-  else if constexpr (detail::IsOptional<T>::value) return value ? default_as_yaml(*value) : "null";
-  else if constexpr (std::is_same_v<T, Node>) return value.defined() ? "..." : "null";
+  if constexpr (std::is_same_v<T, bool>)
+    return value ? "true" : "false";
+  else if constexpr (std::is_integral_v<T>)
+    return std::to_string(value);
+  else if constexpr (std::is_floating_point_v<T>)
+    return format_number(value);
+  else if constexpr (std::is_same_v<T, std::string>)
+    return value.empty() ? "\"\"" : value;
+  else if constexpr (std::is_same_v<T, Bytes>)
+    return format_bytes_yaml(value);
+  else if constexpr (std::is_same_v<T, Duration>)
+    return format_duration_yaml(value);
+  else if constexpr (detail::IsOptional<T>::value)
+    return value ? default_as_yaml(*value) : "null";
+  else if constexpr (std::is_same_v<T, Node>)
+    return value.defined() ? "..." : "null";
   else if constexpr (detail::IsVector<T>::value) {
     std::string text = "[";
-    for (const auto& element : value) text += (text.size() > 1 ? ", " : "") + default_as_yaml(element);
+    for (const auto& element : value)
+      text += (text.size() > 1 ? ", " : "") + default_as_yaml(element);
     return text + "]";
-  } else return value.empty() ? "{}" : "{...}";
+  } else
+    return value.empty() ? "{}" : "{...}";
 }
 
 }  // namespace tutti::config

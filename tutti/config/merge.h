@@ -1,0 +1,27 @@
+// Laying one config over another, before interpolation.
+#pragma once
+
+#include <string>
+
+#include "tutti/config/node.h"
+#include "tutti/config/problem.h"
+
+namespace tutti::config {
+
+// Maps merge deep; lists and scalars replace; an explicit null overrides. A missing overlay changes
+// nothing. Every value keeps the mark of the file it came from.
+ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay);
+
+// One command-line override:
+//   a.b=c     sets a key that exists (a typo is an error with a suggestion)
+//   a.0.b=c   the same inside a list
+//   +a.b=c    adds a key that does not exist yet; ++a.b=c sets it either way
+//   ~a.b      removes a key that exists
+// The value is YAML when it begins with [ { " or ', else the text as it stands. Problems are added,
+// and `root` comes back unchanged, when it cannot be applied.
+ValuePtr apply_override(const ValuePtr& root, const std::string& text, Problems& problems);
+
+// True for what looks like an override rather than a file name.
+bool is_override(const std::string& argument);
+
+}  // namespace tutti::config

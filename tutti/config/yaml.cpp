@@ -1,0 +1,265 @@
+// YAML text to a tree, over yaml-cpp's events rather than its nodes: the nodes drop key positions,
+// accept duplicate keys, ignore `<<` and expand aliases without a bound.
+#include <fmt/format.h>
+#include <yaml-cpp/anchor.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+
+#include "tutti/config/limits.h"
+#include "tutti/config/load.h"
+#include "tutti/config/problem.h"
+
+namespace tutti::config {
+namespace {
+
+using FileName = std::shared_ptr<const std::string>;
+
+// Ends the parse; what was wrong is in `problems` by then.
+struct ParseStopped {};
+
+Mark to_mark(const YAML::Mark& mark, const FileName& file) {
+  return mark.is_null() ? Mark{file, 0, 0} : Mark{file, mark.line + 1, mark.column + 1};
+}
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(FileName file, Problems& problems) : file_(std::move(file)), problems_(problems) {}
+
+  ValuePtr take_root() { return std::move(root_); }
+  void start_again() { root_ = nullptr, anchors_.clear(); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (expects_key()) stop(mark, "a key must be text, got null", "put the key in quotes");
+    place(make(Kind::kNull, mark), anchor, 1);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    if (expects_key()) return take_key(mark, tag, text);
+    auto value = make(Kind::kScalar, mark);
+    value->quoted = is_string_tag(mark, tag);
+    value->text = text;
+    place(std::move(value), anchor, 1);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end())
+      stop(mark, "the alias stands inside what it refers to", "use a second anchor");
+    const auto& [value, size] = found->second;
+    if (expects_key()) {
+      if (value->kind != Kind::kScalar)
+        stop(mark, "a key must be a single value, got an alias of a list or map");
+      return take_key(mark, "?", value->text);
+    }
+    if ((num_aliased_ += size) > kMaxExpandedValues) {
+      stop(mark, fmt::format("aliases expand to more than {} values", kMaxExpandedValues),
+           "write less with anchors; a config this large is most likely a mistake or an attack");
+    }
+    place(value, YAML::NullAnchor, size);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(Kind::kList, mark, tag, anchor);
+  }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(Kind::kMap, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapEnd() override {
+    apply_merges(frames_.back());
+    close();
+  }
+
+ private:
+  struct Frame {
+    std::shared_ptr<Value> value;
+    YAML::anchor_t anchor = YAML::NullAnchor;
+    std::size_t size = 1;  // values in the subtree, aliases counted at every use
+    bool has_key = false;
+    bool key_is_merge = false;
+    std::vector<ValuePtr> merges;                         // the values of `<<`
+    std::unordered_map<std::string, std::size_t> places;  // key -> index in value->map
+  };
+
+  [[noreturn]] void stop(const YAML::Mark& mark, std::string what, std::string fix = {}) {
+    problems_.add({to_mark(mark, file_), current_path(), std::move(what), std::move(fix)});
+    throw ParseStopped{};
+  }
+
+  std::string current_path() const {
+    std::string path;
+    for (const Frame& frame : frames_) {
+      std::string step;
+      if (frame.value->kind == Kind::kList)
+        step = std::to_string(frame.value->list.size());
+      else if (frame.has_key && !frame.key_is_merge)
+        step = frame.value->map.back().first;
+      if (!step.empty()) path += (path.empty() ? "" : ".") + step;
+    }
+    return path;
+  }
+
+  std::shared_ptr<Value> make(Kind kind, const YAML::Mark& mark) {
+    auto value = std::make_shared<Value>();
+    value->kind = kind;
+    value->mark = to_mark(mark, file_);
+    return value;
+  }
+
+  bool expects_key() const {
+    return !frames_.empty() && frames_.back().value->kind == Kind::kMap && !frames_.back().has_key;
+  }
+
+  // `!` marks quotes or a block scalar, `?` a plain one; `!!str 5` is a string as if quoted.
+  bool is_string_tag(const YAML::Mark& mark, const std::string& tag) {
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return true;
+    if (!tag.empty() && tag != "?" && tag != "tag:yaml.org,2002:int" &&
+        tag != "tag:yaml.org,2002:float" && tag != "tag:yaml.org,2002:bool" &&
+        tag != "tag:yaml.org,2002:null") {
+      stop(mark, fmt::format("the YAML tag '{}' has no meaning here", tag), "remove the tag");
+    }
+    return false;
+  }
+
+  void take_key(const YAML::Mark& mark, const std::string& tag, const std::string& key) {
+    Frame& frame = frames_.back();
+    frame.has_key = true;
+    frame.key_is_merge = key == "<<" && tag == "?";
+    if (frame.key_is_merge) return;
+    const auto [found, is_new] = frame.places.emplace(key, frame.value->map.size());
+    if (!is_new) {
+      const Mark first = frame.value->key_marks[found->second];
+      frame.has_key = false;
+      std::string path = current_path();
+      frame.has_key = true;
+      path += (path.empty() ? "" : ".") + key;
+      problems_.add({to_mark(mark, file_), path,
+                     fmt::format("duplicate key, first written at line {}", first.line),
+                     "keep one of the two"});
+    }
+    frame.value->map.emplace_back(key, nullptr);
+    frame.value->key_marks.push_back(to_mark(mark, file_));
+  }
+
+  void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (expects_key())
+      stop(mark, "a key must be a single value, got a list or map",
+           "close the bracket before this, or put the key in quotes");
+    if (frames_.size() >= kMaxDepth) {
+      stop(mark, fmt::format("nested more than {} levels deep", kMaxDepth),
+           "flatten this part of the config");
+    }
+    if (!tag.empty() && tag != "?" && tag != "!" && tag != "tag:yaml.org,2002:map" &&
+        tag != "tag:yaml.org,2002:seq")
+      stop(mark, fmt::format("the YAML tag '{}' has no meaning here", tag), "remove the tag");
+    frames_.emplace_back();
+    frames_.back().value = make(kind, mark);
+    frames_.back().anchor = anchor;
+  }
+
+  void close() {
+    Frame frame = std::move(frames_.back());
+    frames_.pop_back();
+    place(std::move(frame.value), frame.anchor, frame.size);
+  }
+
+  void place(ValuePtr value, YAML::anchor_t anchor, std::size_t size) {
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, size};
+    if (frames_.empty()) {
+      root_ = std::move(value);
+      return;
+    }
+    Frame& frame = frames_.back();
+    frame.size += size;
+    if (frame.value->kind == Kind::kList) {
+      frame.value->list.push_back(std::move(value));
+      return;
+    }
+    frame.has_key = false;
+    if (frame.key_is_merge)
+      frame.merges.push_back(std::move(value));
+    else
+      frame.value->map.back().second = std::move(value);
+  }
+
+  // `<<: *base` or `<<: [*first, *second]`: the map's own keys win, then earlier maps over later.
+  void apply_merges(Frame& frame) {
+    std::vector<ValuePtr> sources;
+    for (const ValuePtr& merge : frame.merges) {
+      if (merge->kind == Kind::kList)
+        sources.insert(sources.end(), merge->list.begin(), merge->list.end());
+      else
+        sources.push_back(merge);
+    }
+    for (const ValuePtr& source : sources) {
+      if (source->kind != Kind::kMap) {
+        problems_.add(
+            {source->mark,
+             current_path(),
+             "got " + Node(source).describe_value() + " after <<, expected a map or a list of maps",
+             {}});
+        continue;
+      }
+      for (std::size_t i = 0; i < source->map.size(); ++i) {
+        if (!frame.places.emplace(source->map[i].first, frame.value->map.size()).second) continue;
+        frame.value->map.push_back(source->map[i]);
+        frame.value->key_marks.push_back(source->key_marks[i]);
+      }
+    }
+  }
+
+  const FileName file_;
+  Problems& problems_;
+  std::vector<Frame> frames_;
+  std::unordered_map<YAML::anchor_t, std::pair<ValuePtr, std::size_t>> anchors_;
+  std::size_t num_aliased_ = 0;
+  ValuePtr root_;
+};
+
+}  // namespace
+
+Node parse_yaml(std::string_view text, const std::string& name, Problems& problems) {
+  const auto file = std::make_shared<const std::string>(name);
+  TreeBuilder builder(file, problems);
+  ValuePtr root;
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    root = builder.take_root();
+    builder.start_again();
+    if (parser.HandleNextDocument(builder)) {
+      const ValuePtr second = builder.take_root();
+      problems.add({second ? second->mark : Mark{file, 0, 0}, "",
+                    "a second YAML document in one file", "keep one document per file"});
+    }
+  } catch (const YAML::ParserException& e) {
+    problems.add({to_mark(e.mark, file), "", "not valid YAML: " + e.msg, {}});
+  } catch (const ParseStopped&) {
+    // The reason is among the problems.
+  }
+  if (root) return Node(std::move(root));
+  Value nothing;
+  nothing.mark = {file, 1, 1};
+  return Node(std::make_shared<Value>(std::move(nothing)));
+}
+
+Node parse_yaml(std::string_view text, const std::string& name) {
+  Problems problems;
+  Node root = parse_yaml(text, name, problems);
+  problems.throw_if_any();
+  return root;
+}
+
+}  // namespace tutti::config
