@@ -1,5 +1,7 @@
 # libtorch, from Debian (1.13, 2.6: CPU) or from a pip wheel (2.x, CUDA): the target tutti_torch.
 # torch's own CMake package is not used: Debian's and pip's disagree about CUDA, MKL and flags.
+set(TUTTI_WITH_CUDA OFF)
+set(TUTTI_WITH_GLOO OFF)
 add_library(tutti_torch INTERFACE)
 if(TUTTI_TORCH_ROOT)
   set(torch_inc ${TUTTI_TORCH_ROOT}/include)

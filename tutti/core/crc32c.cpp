@@ -1,6 +1,7 @@
 #include "tutti/core/crc32c.h"
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -43,13 +44,13 @@ __attribute__((target("sse4.2"))) std::uint32_t hardware(const unsigned char* p,
 
 }  // namespace
 
-std::uint32_t crc32c(const void* data, std::size_t num_bytes, std::uint32_t crc) noexcept {
-  const auto* bytes = static_cast<const unsigned char*>(data);
+std::uint32_t crc32c(std::string_view data, std::uint32_t crc) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
 #if defined(__x86_64__)
   static const bool has_sse42 = __builtin_cpu_supports("sse4.2");
-  if (has_sse42) return ~hardware(bytes, num_bytes, ~crc);
+  if (has_sse42) return ~hardware(bytes, data.size(), ~crc);
 #endif
-  return ~portable(bytes, num_bytes, ~crc);
+  return ~portable(bytes, data.size(), ~crc);
 }
 
 }  // namespace tutti

@@ -1,16 +1,12 @@
 // CRC-32C (Castagnoli), the checksum of every file format of ours. Uses SSE4.2 where the CPU has it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace tutti {
 
 // Continues `crc` (0 to begin) over `data`. crc32c("123456789") == 0xE3069283.
-std::uint32_t crc32c(const void* data, std::size_t num_bytes, std::uint32_t crc = 0) noexcept;
-inline std::uint32_t crc32c(std::string_view text, std::uint32_t crc = 0) noexcept {
-  return crc32c(text.data(), text.size(), crc);
-}
+std::uint32_t crc32c(std::string_view data, std::uint32_t crc = 0) noexcept;
 
 }  // namespace tutti

@@ -20,7 +20,11 @@
 
 namespace tutti::parallel {
 
-// What a worker process must be told, the same for every backend.
+// What a worker process must be told, the same for every backend. A backend appends
+// {"--id", "<worker id>"} to the command, one process per id, and sends its output to
+// run_folder/logs/worker-<id>.log. The worker also reads from its environment (all optional):
+// TUTTI_WORKER_MEMORY_LIMIT (bytes), TUTTI_WORKER_DEATH_TIMEOUT (seconds without a word from the
+// driver before it leaves), TUTTI_WORKER_NICE, TUTTI_WORKER_CPUS ("0,2,4").
 struct WorkerLaunch {
   std::vector<std::string> command;        // {"/path/tutti", "worker", "--run", RUN_FOLDER}
   std::filesystem::path run_folder;        // shared with the workers: keys (0600), logs, scripts
@@ -31,17 +35,17 @@ enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };
 
 // One submission (which may hold several workers, `processes` in the options).
 struct JobStatus {
-  std::string job_id;            // the scheduler's own id, or the pid
+  std::string job_id;  // the scheduler's own id, or the pid
   JobPhase phase = JobPhase::kPending;
-  std::string reason;            // the scheduler's words: "Resources", "exit code 1", "NODE_FAIL"
-  std::filesystem::path log;     // where its output goes; may not exist yet
-  std::vector<int> worker_ids;   // the workers this job holds, numbered from 0 over the run
-  bool preempted = false;        // ended by the scheduler's will (preemption, walltime): no strike
+  std::string reason;           // the scheduler's words: "Resources", "exit code 1", "NODE_FAIL"
+  std::filesystem::path log;    // where its output goes; may not exist yet
+  std::vector<int> worker_ids;  // the workers this job holds, numbered from 0 over the run
+  bool preempted = false;       // ended by the scheduler's will (preemption, walltime): no strike
 };
 
 // What `tutti parallel script` prints.
 struct ScriptPreview {
-  std::string script;            // empty where the backend needs none (local)
+  std::string script;  // empty where the backend needs none (local)
   std::string submit_command;
 };
 
@@ -64,10 +68,10 @@ class Backend {
 struct ParallelSettings {
   std::string env = "local";
   int n_workers = 1;
-  config::Node options;        // still raw: each backend has a schema of its own
-  int max_retries = 3;         // worker deaths an item survives
+  config::Node options;  // still raw: each backend has a schema of its own
+  int max_retries = 3;   // worker deaths an item survives
   std::string on_error = "stop";
-  double item_timeout_s = 0;   // 0: none
+  double item_timeout_s = 0;  // 0: none
   bool resume = true;
   bool async = false;
   std::string interface;

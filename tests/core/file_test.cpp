@@ -1,0 +1,97 @@
+#include "tutti/core/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+std::size_t num_files(const fs::path& folder) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST(WriteFileAtomic, ReplacesTheFileAndKeepsTheMode) {
+  TempFolder folder;
+  const fs::path path = folder.path() / "a.json";
+  write_file_atomic(path, "old");
+  write_file_atomic(path, std::string_view("new\0bytes", 9), 0600);
+  EXPECT_EQ(read_file(path), std::string("new\0bytes", 9));
+  struct stat info {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+  EXPECT_EQ(num_files(folder.path()), 1U);
+}
+
+// The process hits a real limit on file size while writing, as on a full disk.
+TEST(WriteFileAtomic, FullDiskLeavesTheOldFileAndNoLitter) {
+  TempFolder folder;
+  const fs::path path = folder.path() / "a.bin";
+  write_file_atomic(path, "precious");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{4096, 4096};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_file_atomic(path, std::string(1 << 20, 'x'));
+      ::_exit(1);
+    } catch (const IoError& e) {
+      ::_exit(std::string(e.what()).find("a.bin: File too large") != std::string::npos ? 0 : 2);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(read_file(path), "precious");
+  EXPECT_EQ(num_files(folder.path()), 1U);
+}
+
+TEST(WriteFileAtomic, ThrowingWriterLeavesNothing) {
+  TempFolder folder;
+  EXPECT_THROW(write_file_atomic(folder.path() / "a", [](int) { throw DataError("no"); }), DataError);
+  EXPECT_EQ(num_files(folder.path()), 0U);
+}
+
+TEST(ReadFile, NamesTheFileInErrors) {
+  TempFolder folder;
+  try {
+    read_file(folder.path() / "absent");
+    FAIL();
+  } catch (const IoError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("absent: No such file or directory"));
+  }
+  EXPECT_THROW(read_file(folder.path()), IoError);
+}
+
+TEST(ReadFile, ReadsFilesWithoutASize) { EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:")); }
+
+TEST(MakeFolders, FailsWithThePathWhenAFileIsInTheWay) {
+  TempFolder folder;
+  write_file_atomic(folder.path() / "x", "");
+  EXPECT_THROW(make_folders(folder.path() / "x" / "y"), IoError);
+}
+
+TEST(TempFolder, IsRemovedWithItsContent) {
+  fs::path path;
+  {
+    TempFolder folder;
+    path = folder.path();
+    make_folders(path / "a" / "b");
+    EXPECT_TRUE(fs::exists(path));
+  }
+  EXPECT_FALSE(fs::exists(path));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,161 @@
+#include "tutti/core/subprocess.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+// Polls `condition` until it holds; false after ten seconds.
+template <class Condition>
+bool eventually(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + 10s;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+// A zombie still answers kill(pid, 0); /proc tells the truth.
+bool is_running(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  const auto close = text.rfind(')');
+  return close != std::string::npos && text.size() > close + 2 && text[close + 2] != 'Z';
+}
+
+TEST(RunCommand, CollectsOutputAndExitCode) {
+  const auto result = run_command({.argv = {"sh", "-c", "cat; echo oops >&2; exit 3"}, .stdin_text = "hello"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out, "hello");
+  EXPECT_EQ(result.err, "oops\n");
+  EXPECT_THAT(result.describe(), HasSubstr("failed with exit code 3: oops"));
+}
+
+TEST(RunCommand, MissingProgramIsReportedNotThrown) {
+  const auto result = run_command({.argv = {"tutti-no-such-program"}});
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_THAT(result.err, HasSubstr("cannot start tutti-no-such-program: No such file"));
+}
+
+TEST(RunCommand, TimeoutKillsTheWholeGroup) {
+  TempFolder folder;
+  const auto pid_file = folder.path() / "pid";
+  const auto result =
+      run_command({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + pid_file.string() + "; wait"}, .timeout = 500ms});
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_FALSE(result.ok());
+  const pid_t grandchild = std::stoi(read_file(pid_file));
+  EXPECT_TRUE(eventually([&] { return !is_running(grandchild); }));
+}
+
+TEST(RunCommand, CaptureIsCappedAndTheChildStillFinishes) {
+  const auto result = run_command({.argv = {"sh", "-c", "head -c 3000000 /dev/zero"}, .capture_limit = 1000});
+  EXPECT_TRUE(result.ok());
+  EXPECT_TRUE(result.truncated);
+  EXPECT_EQ(result.out.size(), 1000U);
+}
+
+TEST(RunCommand, LargeInputAndOutputDoNotDeadlock) {
+  const std::string input(5 << 20, 'x');
+  const auto result = run_command({.argv = {"cat"}, .stdin_text = input, .capture_limit = input.size()});
+  EXPECT_EQ(result.out, input);
+}
+
+TEST(RunCommand, ChildThatIgnoresItsInputDoesNotKillUs) {
+  const auto result = run_command({.argv = {"true"}, .stdin_text = std::string(1 << 20, 'x')});
+  EXPECT_TRUE(result.ok());
+}
+
+TEST(RunCommand, LeaksNoDescriptors) {
+  const UniqueFd leaky(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC on purpose
+  const auto result = run_command({.argv = {"sh", "-c", "ls /proc/self/fd | wc -l"}});
+  EXPECT_EQ(std::stoi(result.out), 4) << "0, 1, 2 and the folder ls reads";
+}
+
+TEST(RunCommand, EnvironmentIsAddedAndRemoved) {
+  ::setenv("TUTTI_TEST_GONE", "1", 1);
+  const auto result = run_command({.argv = {"sh", "-c", "echo $TUTTI_TEST_NEW-$TUTTI_TEST_GONE"},
+                                   .env = {{"TUTTI_TEST_NEW", "a b"}},
+                                   .unset_env = {"TUTTI_TEST_GONE"}});
+  EXPECT_EQ(result.out, "a b-\n");
+}
+
+TEST(Process, TerminateEscalatesToKill) {
+  TempFolder folder;
+  const auto ready = folder.path() / "ready";
+  Process process =
+      Process::start({.argv = {"sh", "-c", "trap '' TERM; : > " + ready.string() + "; while :; do sleep 1; done"}});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(ready); }));
+  const ExitStatus status = process.terminate(100ms);
+  EXPECT_EQ(status.signal, SIGKILL);
+  EXPECT_EQ(status.describe(), "killed by SIGKILL (signal 9)");
+}
+
+TEST(Process, OutputIsAppendedToItsLog) {
+  TempFolder folder;
+  const auto log = folder.path() / "logs" / "worker-0.log";
+  for (const char* word : {"one", "two"}) {
+    Process process = Process::start({.argv = {"sh", "-c", std::string("echo ") + word + " >&2"}, .stdout_path = log});
+    EXPECT_TRUE(process.wait().ok());
+  }
+  EXPECT_EQ(read_file(log), "one\ntwo\n");
+}
+
+TEST(Process, StartOfAMissingProgramThrows) {
+  try {
+    Process::start({.argv = {"/no/such/program"}});
+    FAIL();
+  } catch (const IoError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("cannot start /no/such/program: No such file or directory"));
+  }
+}
+
+TEST(Process, DiesWhenItsParentIsKilled) {
+  TempFolder folder;
+  const auto pid_file = folder.path() / "pid";
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    Process child = Process::start({.argv = {"sleep", "1000"}});
+    std::ofstream(pid_file) << child.pid() << std::endl;
+    ::pause();
+  }
+  ASSERT_TRUE(eventually([&] {
+    std::error_code ignored;
+    return std::filesystem::file_size(pid_file, ignored) > 0 && !ignored;
+  }));
+  const pid_t child = std::stoi(read_file(pid_file));
+  EXPECT_TRUE(is_running(child));
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  EXPECT_TRUE(eventually([&] { return !is_running(child); }));
+}
+
+TEST(Process, DestructorLeavesNothingRunning) {
+  pid_t pid = 0;
+  {
+    Process process = Process::start({.argv = {"sleep", "1000"}});
+    pid = process.pid();
+    Process moved = std::move(process);
+    EXPECT_EQ(moved.pid(), pid);
+    EXPECT_TRUE(is_running(pid));
+  }
+  EXPECT_FALSE(is_running(pid));
+}
+
+}  // namespace
+}  // namespace tutti

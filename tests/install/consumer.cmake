@@ -1,0 +1,13 @@
+function(step)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "failed: ${ARGN}\n${out}")
+  endif()
+endfunction()
+file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/consumer-build)
+step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+step(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/consumer-build -G Ninja -DCMAKE_PREFIX_PATH=${WORK}/prefix
+     -DCMAKE_CXX_COMPILER=${CXX})
+step(${CMAKE_COMMAND} --build ${WORK}/consumer-build)
+step(${WORK}/consumer-build/consumer)
+step(${WORK}/prefix/bin/tutti --help)

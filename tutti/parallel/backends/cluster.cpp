@@ -1,0 +1,73 @@
+#include "tutti/parallel/backends/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/error.h"
+#include "tutti/parallel/backends/jobqueue.h"
+
+namespace tutti::parallel {
+namespace {
+
+struct Row {
+  const char* name;
+  SchedulerKind kind;
+  std::unique_ptr<Dialect> (*make)();
+};
+
+constexpr Row kJobQueues[] = {
+    {"slurm", SchedulerKind::kSlurm, make_slurm},
+    {"pbs", SchedulerKind::kPbs, make_pbs},
+    {"sge", SchedulerKind::kSge, make_sge},
+    {"lsf", SchedulerKind::kLsf, make_lsf},
+    {"htcondor", SchedulerKind::kHtcondor, make_htcondor},
+    {"moab", SchedulerKind::kMoab, make_moab},
+    {"oar", SchedulerKind::kOar, make_oar},
+};
+
+const Row* find_job_queue(const std::string& env) {
+  for (const Row& row : kJobQueues)
+    if (env == row.name) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<std::string>& cluster_envs() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const Row& row : kJobQueues) out.emplace_back(row.name);
+    return out;
+  }();
+  return names;
+}
+
+void check_cluster(const ParallelSettings& settings, const config::Node& block,
+                   config::Problems& problems) {
+  const config::Node options = block["options"];
+  const Row* row = find_job_queue(settings.env);
+  if (row == nullptr) throw InternalError("check_cluster: not a cluster env: " + settings.env);
+  const std::size_t before = problems.sorted().size();
+  const JobQueueOptions parsed = parse_jobqueue_options(row->kind, options, problems);
+  if (problems.sorted().size() != before) return;
+  // A skip that names nothing is most likely a slip: the directive it meant is still there.
+  const SubmissionText text =
+      row->make()->text(parsed, WorkerLaunch{.command = {"tutti"}}, Submission{});
+  for (const std::string& skip : text.unmatched_skips)
+    problems.warn(options["job_directives_skip"],
+                  fmt::format("'{}' names none of the generated directives", skip),
+                  "give the exact name, as in `tutti parallel script`");
+}
+
+std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner) {
+  const Row* row = find_job_queue(settings.env);
+  if (row == nullptr) throw InternalError("make_cluster: not a cluster env: " + settings.env);
+  config::Problems ignored;  // check_cluster has reported them
+  JobQueueOptions options = parse_jobqueue_options(row->kind, settings.options, ignored);
+  if (!options.interface && !settings.interface.empty()) options.interface = settings.interface;
+  return std::make_unique<JobQueueBackend>(row->make(), std::move(options), launch, runner);
+}
+
+}  // namespace tutti::parallel

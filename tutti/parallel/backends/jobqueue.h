@@ -1,0 +1,138 @@
+// What all batch schedulers have in common, and the small interface in which they differ.
+//
+// A Dialect is one scheduler's words: the job script, the submit command, how to read its answers.
+// It holds no state and talks to the scheduler only through the CommandRunner it is given, so a
+// dialect is tested with text alone. JobQueueBackend is the Backend over a dialect: it counts
+// workers into jobs, submits (as an array where possible), retries what is transient, asks for the
+// state of all jobs in one call, spares a slow scheduler, and cancels.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/clock.h"
+#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/jobqueue_format.h"
+#include "tutti/parallel/backends/jobqueue_options.h"
+
+namespace tutti::parallel {
+
+// One submission: a single job, or an array of them.
+struct Submission {
+  int num_jobs = 1;              // > 1: an array
+  int first_worker_id = 0;       // of array index 0; index i has first_worker_id + i * processes
+  std::filesystem::path folder;  // where its files are written: RUN/scripts
+  std::string stem;              // "job-0": files are FOLDER/STEM.sh ...
+  std::filesystem::path log_folder;
+};
+
+// The files of a submission and the command that hands it in.
+struct SubmissionText {
+  std::string script;  // what the scheduler reads: FOLDER/STEM.sh, or .sub for HTCondor
+  std::string script_suffix = ".sh";
+  std::map<std::string, std::string> beside;  // more files by name in FOLDER (HTCondor's job.sh)
+  Command submit;
+  std::string submit_line;                   // as one would type it
+  std::vector<std::string> unmatched_skips;  // entries of job_directives_skip that named nothing
+};
+
+// What the scheduler says of one job.
+struct QueueState {
+  JobPhase phase = JobPhase::kPending;
+  std::string reason;
+  bool preempted = false;
+  bool must_remove = false;  // failed for good but still in the queue (held, Eqw): cancel it
+};
+
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+  virtual SchedulerKind kind() const = 0;
+  // The most jobs one array may hold; 1: no arrays.
+  virtual int max_array() const { return 1; }
+  virtual SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                              const Submission& submission) const = 0;
+  // The ids of the jobs, one per array index; empty when the answer is not understood.
+  virtual std::vector<std::string> parse_submit(const CommandResult& result,
+                                                int num_jobs) const = 0;
+  // States of those of `ids` the scheduler knows. Throws SchedulerError when it cannot be asked.
+  virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                                  CommandRunner& runner) const = 0;
+  virtual Command cancel_command(const JobQueueOptions& options,
+                                 const std::vector<std::string>& ids) const = 0;
+  // Where a job's output goes.
+  virtual std::filesystem::path log_path(const JobQueueOptions& options,
+                                         const Submission& submission,
+                                         const std::string& job_id) const = 0;
+};
+
+std::unique_ptr<Dialect> make_slurm();
+std::unique_ptr<Dialect> make_pbs();
+std::unique_ptr<Dialect> make_moab();
+std::unique_ptr<Dialect> make_sge();
+std::unique_ptr<Dialect> make_lsf();
+std::unique_ptr<Dialect> make_htcondor();
+std::unique_ptr<Dialect> make_oar();
+
+// "shebang, empty line, PREFIX directive..., body": the script of every scheduler that reads one.
+SubmissionText shell_script(const JobQueueOptions& options, const std::string& prefix,
+                            const std::vector<Directive>& directives, const std::string& body);
+// FOLDER/STEM.sh
+std::string script_path(const Submission& submission, const std::string& suffix = ".sh");
+// Runs a query of the scheduler, in English and with a time limit. Never throws for what it
+// answers.
+CommandResult ask(CommandRunner& runner, std::vector<std::string> argv);
+
+// The log folder in words for a directive: the user's text when given ($VAR kept), else LOGS of the
+// run.
+std::string log_folder_text(const JobQueueOptions& options, const Submission& submission);
+
+// Touched by one thread only.
+class JobQueueBackend final : public Backend {
+ public:
+  JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options, WorkerLaunch launch,
+                  CommandRunner& runner, const Clock& clock = Clock::system());
+
+  std::vector<JobStatus> submit(int n) override;
+  std::vector<JobStatus> poll() override;
+  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
+  std::vector<ScriptPreview> scripts(int n) const override;
+
+ private:
+  struct Job {
+    JobStatus status;
+    std::filesystem::path job_log;  // the scheduler's file, beside the workers' own
+    Clock::TimePoint submitted;
+    int times_missing = 0;
+    bool over = false;
+    bool cancelled_by_us = false;
+  };
+
+  std::vector<Submission> plan(int n) const;
+  std::vector<JobStatus> submit_one(const Submission& submission);
+  CommandResult run_submit(const Command& command);
+  bool due() const;
+  void apply(Job& job, const std::map<std::string, QueueState>& states);
+
+  // constant after construction
+  const std::unique_ptr<Dialect> dialect_;
+  const JobQueueOptions options_;
+  const WorkerLaunch launch_;
+  CommandRunner& runner_;
+  const Clock& clock_;
+
+  std::vector<Job> jobs_;
+  int next_worker_id_ = 0;
+  int next_submission_ = 0;
+  bool arrays_refused_ = false;  // this cluster has arrays switched off
+  std::optional<Clock::TimePoint> last_query_;
+  Seconds query_pause_{1.0};
+  int failed_queries_ = 0;
+};
+
+}  // namespace tutti::parallel

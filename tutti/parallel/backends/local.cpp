@@ -1,0 +1,239 @@
+// env: local. Worker processes (or, with `processes: false`, threads) on this machine.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/units.h"
+#include "tutti/parallel/backends/local.h"
+
+namespace tutti::parallel {
+namespace {
+
+using config::Node;
+using config::Problems;
+using config::Schema;
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+std::uint64_t machine_memory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGE_SIZE));
+}
+
+// "auto" and null: no limit (Dask's auto kills workers that merely use their share of memory);
+// a number up to 1 is a share of the machine.
+void check_memory_limit(const Node& node, Problems& problems) {
+  if (node.is_null()) return;
+  if (node.is_scalar() && node.raw() == "auto") return;
+  double share = 0;
+  std::string expected;
+  if (config::read(node, share, expected) && share >= 0) return;
+  config::Bytes bytes;
+  if (!config::read(node, bytes, expected))
+    problems.add(node, "got " + node.describe_value() +
+                           ", expected a size (\"4GB\"), a share of memory up to 1, auto or null");
+}
+
+}  // namespace
+
+std::uint64_t memory_limit_bytes(const Node& node) {
+  if (node.is_null() || node.raw() == "auto") return 0;
+  double number = 0;
+  std::string expected;
+  if (config::read(node, number, expected))
+    return static_cast<std::uint64_t>(number <= 1 ? number * static_cast<double>(machine_memory())
+                                                  : number);
+  return node.as<config::Bytes>().count;
+}
+
+Schema<LocalOptions> local_schema(const std::string& env) {
+  Schema<LocalOptions> s(env + " options", "Workers on this machine.");
+  s.field("threads_per_worker", &LocalOptions::threads_per_worker,
+          "threads the libraries of one worker may use (OMP, BLAS); null: the CPUs divided by "
+          "n_workers",
+          {.min = 1});
+  s.field("processes", &LocalOptions::processes, "false: workers are threads of the driver");
+  s.field("memory_limit", &LocalOptions::memory_limit,
+          "memory of one worker; above it the worker is replaced and the item named");
+  s.field("local_directory", &LocalOptions::local_directory,
+          "working folder of the workers' temporary files");
+  s.field("env", &LocalOptions::env, "environment variables of the workers");
+  s.field("niceness", &LocalOptions::niceness, "added to the workers' nice value",
+          {.min = 0, .max = 19});
+  s.field("cpu_affinity", &LocalOptions::cpu_affinity,
+          "bind worker i to its own share of the CPUs");
+  s.field("death_timeout", &LocalOptions::death_timeout,
+          "a worker leaves when the driver is silent for this long");
+  const std::string cluster =
+      "a batch-scheduler option, env: " + env + " starts workers on this machine";
+  for (const char* key : {"queue",
+                          "account",
+                          "project",
+                          "walltime",
+                          "cores",
+                          "memory",
+                          "job_extra_directives",
+                          "job_extra",
+                          "job_cpu",
+                          "job_mem",
+                          "job_script_prologue",
+                          "job_script_epilogue",
+                          "job_directives_skip",
+                          "env_extra",
+                          "header_skip",
+                          "log_directory",
+                          "resource_spec",
+                          "shebang",
+                          "submit_command_extra",
+                          "cancel_command_extra",
+                          "job_name",
+                          "disk",
+                          "image",
+                          "namespace"})
+    s.elsewhere(key, cluster);
+  for (const char* key : {"hosts", "connect_options", "worker_options", "remote_python"})
+    s.elsewhere(key, "an option of env: ssh");
+  s.elsewhere("interface",
+              "put it beside env: parallel.interface (workers of this machine use loopback)");
+  s.elsewhere("n_workers", "put it beside env: parallel.n_workers");
+  for (const char* key : {"devices", "strategy", "accelerator", "num_nodes", "precision"})
+    s.elsewhere(key, "that is training parallelism: put it under trainer:");
+  if (env == "local") {
+    s.elsewhere("CUDA_VISIBLE_DEVICES", "an option of env: local_gpu");
+    s.elsewhere("device_memory_limit", "an option of env: local_gpu");
+  }
+  s.check([](const Node& node, const LocalOptions& options, Problems& problems) {
+    check_memory_limit(options.memory_limit, problems);
+    if (!options.processes && !options.memory_limit.is_null() &&
+        options.memory_limit.raw() != "auto")
+      problems.add(node["memory_limit"], "threads of one process have no memory limit of their own",
+                   "use processes: true or remove memory_limit");
+  });
+  return s;
+}
+
+void check_local(const ParallelSettings& settings, const Node& /*block*/, Problems& problems) {
+  local_schema("local").parse(drop_options_without_meaning(settings.options, problems), problems);
+}
+
+LocalBackend::LocalBackend(const ParallelSettings& settings, const WorkerLaunch& launch)
+    : launch_(launch), n_workers_(settings.n_workers) {
+  Problems ignored;  // parse_parallel has reported them
+  options_ = local_schema(settings.env)
+                 .parse(drop_options_without_meaning(settings.options, ignored), ignored);
+}
+
+LocalBackend::~LocalBackend() { cancel(); }
+
+std::map<std::string, std::string> LocalBackend::worker_env(int slot) const {
+  std::map<std::string, std::string> env = launch_.env;
+  const int cpus = usable_cpus();
+  const int threads =
+      options_.threads_per_worker.value_or(std::max(1, cpus / std::max(1, n_workers_)));
+  for (const char* name :
+       {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TUTTI_WORKER_THREADS"})
+    env[name] = std::to_string(threads);
+  if (const auto limit = memory_limit_bytes(options_.memory_limit))
+    env["TUTTI_WORKER_MEMORY_LIMIT"] = std::to_string(limit);
+  env["TUTTI_WORKER_DEATH_TIMEOUT"] = std::to_string(options_.death_timeout.seconds);
+  if (options_.niceness != 0) env["TUTTI_WORKER_NICE"] = std::to_string(options_.niceness);
+  if (options_.cpu_affinity) {
+    std::string list;
+    for (int i = 0; i < threads; ++i)
+      list += (i > 0 ? "," : "") + std::to_string((slot * threads + i) % cpus);
+    env["TUTTI_WORKER_CPUS"] = list;
+  }
+  if (!options_.local_directory.empty()) env["TMPDIR"] = options_.local_directory;
+  for (const auto& [name, value] : options_.env) env[name] = value;
+  return env;
+}
+
+Command LocalBackend::worker_command(int id, int slot) const {
+  Command command;
+  command.argv = launch_.command;
+  command.argv.insert(command.argv.end(), {"--id", std::to_string(id)});
+  command.env = worker_env(slot);
+  command.stdout_path = log_path(id);
+  return command;
+}
+
+std::filesystem::path LocalBackend::log_path(int id) const {
+  return launch_.run_folder / "logs" / ("worker-" + std::to_string(id) + ".log");
+}
+
+// The lowest slot no living worker holds, so that a replacement gets its predecessor's CPUs or GPU.
+int LocalBackend::free_slot() const {
+  for (int slot = 0;; ++slot)
+    if (std::none_of(jobs_.begin(), jobs_.end(),
+                     [&](const Job& job) { return !job.over && job.slot == slot; }))
+      return slot;
+}
+
+std::vector<JobStatus> LocalBackend::submit(int n) {
+  if (!options_.local_directory.empty()) make_folders(options_.local_directory);
+  std::vector<JobStatus> started;
+  for (int i = 0; i < n; ++i) {
+    Job job;
+    job.id = next_id_++;
+    job.slot = free_slot();
+    job.process = Process::start(worker_command(job.id, job.slot));
+    job.name = std::to_string(job.process.pid());
+    started.push_back({.job_id = job.name,
+                       .phase = JobPhase::kRunning,
+                       .log = log_path(job.id),
+                       .worker_ids = {job.id}});
+    jobs_.push_back(std::move(job));
+  }
+  return started;
+}
+
+std::vector<JobStatus> LocalBackend::poll() {
+  std::vector<JobStatus> all;
+  for (Job& job : jobs_) {
+    JobStatus status{.job_id = job.name,
+                     .phase = JobPhase::kRunning,
+                     .log = log_path(job.id),
+                     .worker_ids = {job.id}};
+    if (const auto ended = job.process.poll()) {
+      job.over = true;
+      job.process.signal_group(SIGKILL);  // what the worker itself had started
+      status.phase = ended->ok() ? JobPhase::kEnded : JobPhase::kFailed;
+      status.reason = ended->describe();
+    }
+    all.push_back(std::move(status));
+  }
+  std::erase_if(jobs_, [](const Job& job) { return job.over; });
+  return all;
+}
+
+void LocalBackend::cancel(const std::vector<std::string>& job_ids) noexcept {
+  for (Job& job : jobs_)
+    if (job_ids.empty() || std::find(job_ids.begin(), job_ids.end(), job.name) != job_ids.end())
+      job.process.signal_group(SIGKILL);
+}
+
+std::vector<ScriptPreview> LocalBackend::scripts(int n) const {
+  std::vector<ScriptPreview> previews;
+  for (int i = 0; i < n; ++i) {
+    const Command command = worker_command(i, i);
+    std::string line;
+    for (const auto& [name, value] : command.env) line += name + "=" + shell_quote(value) + " ";
+    previews.push_back({.script = "", .submit_command = line + command.describe()});
+  }
+  return previews;
+}
+
+std::unique_ptr<Backend> make_local(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                    CommandRunner& /*runner*/) {
+  return std::make_unique<LocalBackend>(settings, launch);
+}
+
+}  // namespace tutti::parallel

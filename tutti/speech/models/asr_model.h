@@ -1,0 +1,112 @@
+// A speech recogniser as ESPnet builds it: frontend, augmentation, normalisation, encoder, and CTC,
+// an attention decoder, both, or a transducer.
+//
+//   AsrModel model(Build{}, read_asr_settings(config, problems));           // model_config.h
+//   model->eval();
+//   Encoded encoded = model->encode(speech_BN, num_samples);
+//   auto ctc_log_probs = model->ctc->log_probs(encoded.out);                 // (B, T, V)
+//   DecoderCache cache = model->decoder->start(encoded.out, encoded.lengths, beam);
+//
+// named_parameters() and named_buffers() together have the keys of ESPnet's state_dict. Not
+// thread-safe: position tables grow during a forward pass.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/speech/frontend/log_mel.h"
+#include "tutti/speech/frontend/normalize.h"
+#include "tutti/speech/frontend/spec_augment.h"
+#include "tutti/speech/models/ctc.h"
+#include "tutti/speech/models/decoder.h"
+#include "tutti/speech/models/encoder.h"
+#include "tutti/speech/models/transducer.h"
+
+namespace tutti::speech {
+
+enum class AsrDecoderKind { kNone, kAttention, kTransducer };
+
+struct AsrSettings {
+  std::vector<std::string> token_list;
+  std::int64_t vocab_size = 0;  // token_list's size, when there is one
+
+  // Samples come in and features are made here; without a frontend, features of input_size come in.
+  bool use_frontend = true;
+  std::int64_t input_size = 0;
+  LogMelSettings frontend;
+  std::optional<SpecAugmentSettings> specaug;
+  NormalizeSettings normalize;
+
+  EncoderSettings encoder;
+  CtcSettings ctc;
+  AsrDecoderKind decoder_kind = AsrDecoderKind::kAttention;
+  DecoderSettings decoder;
+  PredictorSettings predictor;
+  JointSettings joint;
+
+  // model_conf
+  double ctc_weight = 0.5;
+  double interctc_weight = 0.0;
+  double lsm_weight = 0.0;
+  bool length_normalized_loss = false;
+  std::int64_t blank_id = 0;
+  std::int64_t sos_id = 0, eos_id = 0;  // both the last token, unless token_list says otherwise
+
+  std::string init;  // "", xavier_uniform, xavier_normal, kaiming_uniform, kaiming_normal, normal
+};
+
+// A padded training batch. text is (B, L) int64, padded with -1 (or anything).
+struct AsrBatch {
+  torch::Tensor speech;  // (B, N) samples, or (B, T, F) features without a frontend
+  Lengths speech_lengths;
+  torch::Tensor text;
+  Lengths text_lengths;
+};
+
+// Mean over utterances, and what to log: loss, loss_ctc, loss_att, acc, loss_transducer,
+// loss_interctc_layerN; all 0-dim, detached, still on the device.
+struct AsrLoss {
+  torch::Tensor loss;
+  std::vector<std::pair<std::string, torch::Tensor>> stats;
+  std::int64_t batch_size = 0;
+};
+
+class AsrModelImpl : public torch::nn::Module {
+ public:
+  AsrModelImpl(Build build, AsrSettings settings);
+
+  AsrLoss forward(const AsrBatch& batch);
+  Encoded encode(const torch::Tensor& speech, const Lengths& speech_lengths);
+  // Frontend only: what collect_stats counts.
+  Features extract_features(const torch::Tensor& speech, const Lengths& speech_lengths);
+  // Minus log-probability of each text (with <eos>) by the attention decoder, (B).
+  torch::Tensor attention_nll(const Encoded& encoded, const torch::Tensor& text_BL,
+                              const Lengths& text_lengths);
+
+  const AsrSettings& settings() const { return settings_; }
+
+  // Public because search combines them in its own way. Null when the model has none.
+  LogMel frontend{nullptr};
+  Normalize normalize{nullptr};
+  Encoder encoder{nullptr};
+  Ctc ctc{nullptr};
+  TransformerDecoder decoder{nullptr};
+  Predictor predictor{nullptr};  // registered as "decoder", as ESPnet does
+  JointNetwork joint_network{nullptr};
+
+ private:
+  torch::Tensor attention_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
+  torch::Tensor ctc_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
+  torch::Tensor transducer_loss(const Encoded& encoded, const AsrBatch& batch);
+
+  AsrSettings settings_;
+};
+TORCH_MODULE(AsrModel);
+
+// ESPnet's `init`: the named distribution for matrices, zero biases, defaults for embeddings and
+// norms, near-identity gates for cgMLP. "" keeps torch's defaults.
+void initialize(AsrModelImpl& model, const std::string& method);
+
+}  // namespace tutti::speech

@@ -1,0 +1,108 @@
+// The attention decoder: whole sequences in training, token by token with caches in search.
+//
+//   DecoderCache cache = decoder->start(encoded.out, encoded.lengths, /*beam=*/5);
+//   auto log_probs = decoder->step(tokens_N, cache);      // (N, V), N = utterances x beam
+//   ... pick the best; parents_N says which row each new hypothesis continues ...
+//   cache.reorder(parents_N);
+//
+// What ESPnet caches are layer outputs, so that every step projects all encoder frames to keys and
+// values again (45 times the necessary arithmetic at OWSM size). Here keys and values are kept: of
+// the memory once per utterance, shared by its hypotheses, and of the tokens once per hypothesis.
+#pragma once
+
+#include <vector>
+
+#include "tutti/speech/models/attention.h"
+#include "tutti/speech/models/lengths.h"
+#include "tutti/speech/models/modules.h"
+
+namespace tutti::speech {
+
+struct DecoderSettings {
+  std::int64_t vocab_size = 0;
+  std::int64_t size = 256;  // of the encoder's output
+  std::int64_t attention_heads = 4;
+  std::int64_t linear_units = 2048;
+  std::int64_t num_blocks = 6;
+  double dropout_rate = 0.1;
+  double positional_dropout_rate = 0.1;
+  double self_attention_dropout_rate = 0.0;
+  double src_attention_dropout_rate = 0.0;
+  double layer_drop_rate = 0.0;
+  bool qk_norm = false;
+  std::vector<std::int64_t> gradient_checkpoint_layers;  // from 1
+};
+
+// Keys and values of a search in progress. Rows of hypotheses lie utterance by utterance: row
+// u * beam + i is hypothesis i of utterance u. A value type that shares its tensors when copied.
+struct DecoderCache {
+  torch::Tensor memory_kv;    // (layers, 2, U, H, T, dk)
+  torch::Tensor memory_bias;  // (U, 1, 1, T): 0 or -inf, or undefined when nothing is padded
+  torch::Tensor self_kv;    // (layers, 2, N, H, capacity, dk); only [.. :length ..] means anything
+  torch::Tensor spare;      // same shape; the other half of the double buffer of reorder()
+  std::int64_t length = 0;  // tokens seen so far
+  std::int64_t beam = 1;
+
+  std::int64_t num_utterances() const { return memory_kv.size(2); }
+  std::int64_t num_hypotheses() const { return self_kv.size(2); }
+  // New row i continues old row parents_N[i] (int64, on the cache's device). A parent belongs to
+  // the same utterance: memory is not moved.
+  void reorder(const torch::Tensor& parents_N);
+  // Keeps these utterances only, in this order, with all their hypotheses.
+  void select_utterances(const torch::Tensor& utterances);
+  // From one hypothesis per utterance to `beam` copies of it (after a first step at beam 1).
+  void expand_beam(std::int64_t beam);
+};
+
+class DecoderLayerImpl : public torch::nn::Module {
+ public:
+  DecoderLayerImpl(Build build, const DecoderSettings& settings);
+  // tgt (B, L, D); masks as Attention wants them.
+  torch::Tensor forward(torch::Tensor tgt, const torch::Tensor& tgt_bias,
+                        const torch::Tensor& memory, const torch::Tensor& memory_bias);
+  // x (N, L, D) new tokens; self_kv (2, N, H, capacity, dk), memory_kv (2, U, H, T, dk).
+  torch::Tensor step(torch::Tensor x, const torch::Tensor& self_kv, std::int64_t past,
+                     const torch::Tensor& causal_bias, const torch::Tensor& memory_kv,
+                     const torch::Tensor& memory_bias, std::int64_t beam);
+  // Keys and values of the memory, (2, U, H, T, dk).
+  torch::Tensor project_memory(const torch::Tensor& memory_UTD);
+
+ private:
+  Attention self_attn_{nullptr}, src_attn_{nullptr};
+  FeedForward feed_forward_{nullptr};
+  LayerNorm norm1_{nullptr}, norm2_{nullptr}, norm3_{nullptr};
+  double dropout_rate_ = 0;
+};
+TORCH_MODULE(DecoderLayer);
+
+class TransformerDecoderImpl : public torch::nn::Module {
+ public:
+  TransformerDecoderImpl(Build build, const DecoderSettings& settings);
+
+  // Logits (B, L, V) for tokens_in (B, L) int64, which begins with <sos>; ids at padded positions
+  // must be valid tokens, whichever.
+  torch::Tensor forward(const torch::Tensor& memory_BTD, const Lengths& memory_lengths,
+                        const torch::Tensor& tokens_in_BL, const Lengths& token_lengths);
+
+  // A cache for `beam` hypotheses of each utterance, with room for `capacity` tokens (it grows).
+  DecoderCache start(const torch::Tensor& memory_UTD, const Lengths& memory_lengths,
+                     std::int64_t beam, std::int64_t capacity = 64);
+  // Takes the newest token of every hypothesis, (N) or a prompt (N, L), and gives log-probabilities
+  // of the next one: (N, V) float32. REQUIRES: no gradients wanted, eval mode.
+  torch::Tensor step(const torch::Tensor& tokens, DecoderCache& cache);
+
+  const DecoderSettings& settings() const { return settings_; }
+
+ private:
+  torch::Tensor embed_tokens(const torch::Tensor& tokens_BL, std::int64_t first_position);
+
+  Embedding embedding_{nullptr};
+  std::vector<DecoderLayer> layers_;
+  LayerNorm after_norm_{nullptr};
+  Linear output_layer_{nullptr};
+  PositionTable positions_;
+  DecoderSettings settings_;
+};
+TORCH_MODULE(TransformerDecoder);
+
+}  // namespace tutti::speech

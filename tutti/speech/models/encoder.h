@@ -1,0 +1,102 @@
+// Encoders by their ESPnet names: transformer, conformer, e_branchformer.
+//
+// The output of an utterance does not depend on what it is padded to: subsampled lengths follow the
+// convolution arithmetic of each utterance, convolutions see zeros past its end, keys there are
+// masked, BatchNorm counts only real frames, and the legacy relative positions (which ESPnet ties
+// to the padded length) use each utterance's own length.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/speech/models/attention.h"
+#include "tutti/speech/models/ctc.h"
+#include "tutti/speech/models/lengths.h"
+#include "tutti/speech/models/modules.h"
+
+namespace tutti::speech {
+
+enum class EncoderKind { kTransformer, kConformer, kEBranchformer };
+
+struct EncoderSettings {
+  EncoderKind kind = EncoderKind::kConformer;
+  std::int64_t input_size = 80;
+  std::int64_t output_size = 256;
+  std::int64_t attention_heads = 4;
+  std::int64_t linear_units = 2048;
+  std::int64_t num_blocks = 6;
+  double dropout_rate = 0.1;
+  double positional_dropout_rate = 0.1;
+  double attention_dropout_rate = 0.0;
+  std::string input_layer =
+      "conv2d";  // conv1d1, conv1d2, conv1d3, conv2d, conv2d1, 2, 6, 8, linear
+  PositionKind positions = PositionKind::kRelative;
+  bool zero_triu = false;
+  bool qk_norm = false;
+  Activation activation = Activation::kSwish;  // of the feed-forward layers
+  bool macaron = false;
+  bool use_ffn = true;         // e_branchformer
+  bool use_cnn_module = true;  // conformer
+  int conv_kernel = 31;        // conformer: cnn_module_kernel, e_branchformer: cgmlp_conv_kernel
+  std::int64_t cgmlp_linear_units = 2048;
+  bool use_linear_after_conv = false;
+  Activation gate_activation = Activation::kIdentity;
+  int merge_conv_kernel = 3;
+  double layer_drop_rate = 0.0;
+  std::vector<double> stochastic_depth_rate;     // empty, or one per block
+  std::vector<std::int64_t> interctc_layer_idx;  // from 1, below num_blocks
+  bool interctc_use_conditioning = false;
+  std::vector<std::int64_t> gradient_checkpoint_layers;  // 0: the input layer, then blocks from 1
+};
+
+// What an encoder gives: frames, their number per utterance, and the frames after chosen blocks.
+struct Encoded {
+  torch::Tensor out;  // (B, T, D)
+  Lengths lengths;
+  std::vector<std::pair<std::int64_t, torch::Tensor>> intermediate;  // interCTC: (block, (B, T, D))
+};
+
+// One block; x (B, T, D).
+class EncoderBlock : public torch::nn::Module {
+ public:
+  virtual torch::Tensor forward(const torch::Tensor& x, const BatchContext& context) = 0;
+};
+
+// From features to the first block: convolutions that shorten, a projection to D.
+class InputLayer : public torch::nn::Module {
+ public:
+  virtual torch::Tensor forward(const torch::Tensor& features_BTF, const Lengths& lengths) = 0;
+  virtual std::int64_t output_length(std::int64_t input_length) const = 0;
+  // Feature frames that the shortest allowed utterance has.
+  virtual std::int64_t min_input_length() const = 0;
+};
+
+class EncoderImpl : public torch::nn::Module {
+ public:
+  // `vocab_size` is needed for interctc_use_conditioning only.
+  EncoderImpl(Build build, const EncoderSettings& settings, std::int64_t vocab_size);
+
+  // features (B, T, F), zero past the end. `ctc` is needed for self-conditioning only.
+  // Throws DataError when an utterance is shorter than min_input_length().
+  Encoded forward(const torch::Tensor& features_BTF, const Lengths& lengths,
+                  const Ctc& ctc = nullptr);
+
+  std::int64_t output_length(std::int64_t input_length) const;
+  std::int64_t min_input_length() const;
+  const EncoderSettings& settings() const { return settings_; }
+
+ private:
+  torch::Tensor add_positions(const torch::Tensor& x, BatchContext& context);
+
+  EncoderSettings settings_;
+  std::shared_ptr<InputLayer> embed_;
+  std::vector<std::shared_ptr<EncoderBlock>> blocks_;
+  LayerNorm after_norm_{nullptr};
+  Linear conditioning_layer_{nullptr};
+  PositionTable position_table_;
+};
+TORCH_MODULE(Encoder);
+
+}  // namespace tutti::speech

@@ -1,0 +1,83 @@
+#include "tutti/speech/text/sentencepiece_train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+#include "tutti/speech/text/sentencepiece_file.h"
+#include "tutti/speech/text/token_list.h"
+
+namespace tutti::speech {
+namespace {
+
+void check(const SentencePieceTraining& config) {
+  const std::vector<std::string> types{"bpe", "unigram", "char", "word"};
+  if (std::find(types.begin(), types.end(), config.model_type) == types.end())
+    throw ConfigError(fmt::format(
+        "tokenizer.model_type: got '{}', expected bpe, unigram, char or word", config.model_type));
+  if (config.vocab_size < 1)
+    throw ConfigError(
+        fmt::format("tokenizer.vocab_size: got {}, expected at least 1", config.vocab_size));
+  if (!(config.character_coverage > 0 && config.character_coverage <= 1))
+    throw ConfigError(
+        fmt::format("tokenizer.character_coverage: got {}, expected more than 0 and at most 1",
+                    config.character_coverage));
+  for (const std::string& symbol : config.user_defined_symbols)
+    if (symbol.empty() || symbol.find(',') != std::string::npos)
+      throw ConfigError(fmt::format(
+          "tokenizer.user_defined_symbols: got '{}', expected a symbol without commas", symbol));
+}
+
+}  // namespace
+
+bool SentencePieceFiles::complete() const {
+  return std::filesystem::exists(model) && std::filesystem::exists(vocab) &&
+         std::filesystem::exists(tokens);
+}
+
+SentencePieceFiles sentencepiece_files(const SentencePieceTraining& config) {
+  return {config.save_path / (config.model_type + ".model"),
+          config.save_path / (config.model_type + ".vocab"), config.save_path / "tokens.txt"};
+}
+
+SentencePieceFiles train_sentencepiece(const SentencePieceTraining& config, CommandRunner& runner) {
+  check(config);
+  if (!std::filesystem::exists(config.input))
+    throw IoError(
+        fmt::format("cannot train a tokenizer: {} does not exist", config.input.string()));
+  const TempFolder folder("tutti-spm");
+  const std::string prefix = (folder.path() / "model").string();
+  Command command{.argv = {"spm_train", "--input=" + config.input.string(),
+                           "--model_prefix=" + prefix, "--model_type=" + config.model_type,
+                           fmt::format("--vocab_size={}", config.vocab_size),
+                           fmt::format("--character_coverage={}", config.character_coverage),
+                           fmt::format("--input_sentence_size={}", config.input_sentence_size),
+                           "--normalization_rule_name=" + config.normalization_rule_name,
+                           fmt::format("--byte_fallback={}", config.byte_fallback)}};
+  if (!config.user_defined_symbols.empty())
+    command.argv.push_back("--user_defined_symbols=" + join(config.user_defined_symbols, ","));
+  const CommandResult result = runner.run(command);
+  if (result.exit_code == 127)
+    throw IoError("cannot start spm_train", "install the Debian package sentencepiece");
+  if (!result.ok())
+    throw ConfigError("tokenizer: " + result.describe(),
+                      "check vocab_size and character_coverage against the size of the text");
+
+  const SentencePieceFile model = read_sentencepiece_file(prefix + ".model");
+  std::vector<std::string> tokens{std::string(kBlank), std::string(kUnknown)};
+  for (std::size_t i = 3; i < model.pieces.size(); ++i) tokens.push_back(model.pieces[i].text);
+  tokens.emplace_back(kSosEos);
+
+  const SentencePieceFiles files = sentencepiece_files(config);
+  make_folders(config.save_path);
+  write_file_atomic(files.vocab, read_file(prefix + ".vocab"));
+  TokenList(std::move(tokens)).write(files.tokens);
+  // The model last: a folder that has it has everything.
+  write_file_atomic(files.model, read_file(prefix + ".model"));
+  return files;
+}
+
+}  // namespace tutti::speech
