@@ -266,7 +266,7 @@ Process Process::start(const Command& command) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   int exec_errno = 0;
   Process process;
-  process.pid_ = spawn(command, {null.get(), out.get(), err ? err.get() : out.get()}, exec_errno);
+  process.pid_ = spawn(command, {command.stdin_fd >= 0 ? command.stdin_fd : null.get(), out.get(), err ? err.get() : out.get()}, exec_errno);
   if (exec_errno != 0) {
     process.wait();
     throw_errno("cannot start " + command.argv[0], exec_errno);
