@@ -17,9 +17,12 @@ struct Row {
 };
 
 constexpr Row kJobQueues[] = {
-    {"slurm", SchedulerKind::kSlurm, make_slurm}, {"pbs", SchedulerKind::kPbs, make_pbs},
-    {"sge", SchedulerKind::kSge, make_sge},       {"lsf", SchedulerKind::kLsf, make_lsf},
-    {"htcondor", SchedulerKind::kHtcondor, make_htcondor}, {"moab", SchedulerKind::kMoab, make_moab},
+    {"slurm", SchedulerKind::kSlurm, make_slurm},
+    {"pbs", SchedulerKind::kPbs, make_pbs},
+    {"sge", SchedulerKind::kSge, make_sge},
+    {"lsf", SchedulerKind::kLsf, make_lsf},
+    {"htcondor", SchedulerKind::kHtcondor, make_htcondor},
+    {"moab", SchedulerKind::kMoab, make_moab},
     {"oar", SchedulerKind::kOar, make_oar},
 };
 
@@ -40,7 +43,8 @@ const std::vector<std::string>& cluster_envs() {
   return names;
 }
 
-void check_cluster(const ParallelSettings& settings, const config::Node& block, config::Problems& problems) {
+void check_cluster(const ParallelSettings& settings, const config::Node& block,
+                   config::Problems& problems) {
   const config::Node options = block["options"];
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("check_cluster: not a cluster env: " + settings.env);
@@ -48,13 +52,16 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block, 
   const JobQueueOptions parsed = parse_jobqueue_options(row->kind, options, problems);
   if (problems.sorted().size() != before) return;
   // A skip that names nothing is most likely a slip: the directive it meant is still there.
-  const SubmissionText text = row->make()->text(parsed, WorkerLaunch{.command = {"tutti"}}, Submission{});
+  const SubmissionText text =
+      row->make()->text(parsed, WorkerLaunch{.command = {"tutti"}}, Submission{});
   for (const std::string& skip : text.unmatched_skips)
-    problems.warn(options["job_directives_skip"], fmt::format("'{}' names none of the generated directives", skip),
+    problems.warn(options["job_directives_skip"],
+                  fmt::format("'{}' names none of the generated directives", skip),
                   "give the exact name, as in `tutti parallel script`");
 }
 
-std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch, CommandRunner& runner) {
+std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner) {
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("make_cluster: not a cluster env: " + settings.env);
   config::Problems ignored;  // check_cluster has reported them
