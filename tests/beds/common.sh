@@ -19,8 +19,9 @@ need_packages() {
     >>"$BED/apt.log" 2>&1 || { tail -n 3 "$BED/apt.log"; skip "cannot install: ${missing[*]}"; }
 }
 
-# Daemons get a clean environment: the caller's would leak into every job.
-clean() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"} "$@"; }
+# Daemons get a clean environment (the caller's would leak into every job) and none of its descriptors
+# (whoever waits for the end of up.sh's output would wait for the daemons).
+clean() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"} "$@" </dev/null >>"$BED/daemons.log" 2>&1; }
 
 # Does a pid file name a live process? Not kill -0: a zombie answers that; it has no exe.
 alive() { local p; p=$(head -n 1 "$1" 2>/dev/null) && [ -n "$p" ] && [ -n "$(readlink "/proc/$p/exe")" ]; }

@@ -67,6 +67,7 @@ const std::vector<BackendRow>& backend_rows() {
       {"htcondor", check_cluster, make_cluster},
       {"moab", check_cluster, make_cluster},
       {"oar", check_cluster, make_cluster},
+      {"ssh", check_cluster, make_cluster},
   };
   return rows;
 }

@@ -6,6 +6,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/parallel/backends/jobqueue.h"
+#include "tutti/parallel/backends/ssh.h"
 
 namespace tutti::parallel {
 namespace {
@@ -38,6 +39,7 @@ const std::vector<std::string>& cluster_envs() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> out;
     for (const Row& row : kJobQueues) out.emplace_back(row.name);
+    out.emplace_back("ssh");
     return out;
   }();
   return names;
@@ -46,6 +48,7 @@ const std::vector<std::string>& cluster_envs() {
 void check_cluster(const ParallelSettings& settings, const config::Node& block,
                    config::Problems& problems) {
   const config::Node options = block["options"];
+  if (settings.env == "ssh") return check_ssh(settings, options, problems);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("check_cluster: not a cluster env: " + settings.env);
   const std::size_t before = problems.sorted().size();
@@ -62,6 +65,7 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
 
 std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner) {
+  if (settings.env == "ssh") return make_ssh(settings, launch, runner);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("make_cluster: not a cluster env: " + settings.env);
   config::Problems ignored;  // check_cluster has reported them
