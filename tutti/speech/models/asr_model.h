@@ -1,7 +1,7 @@
 // A speech recogniser as ESPnet builds it: frontend, augmentation, normalisation, encoder, and CTC,
 // an attention decoder, both, or a transducer.
 //
-//   AsrModel model = build_asr_model(read_asr_settings(config, problems));   // model_config.h
+//   AsrModel model(Build{}, read_asr_settings(config, problems));           // model_config.h
 //   model->eval();
 //   Encoded encoded = model->encode(speech_BN, num_samples);
 //   auto ctc_log_probs = model->ctc->log_probs(encoded.out);                 // (B, T, V)
@@ -11,6 +11,7 @@
 // thread-safe: position tables grow during a forward pass.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,7 +81,7 @@ class AsrModelImpl : public torch::nn::Module {
   Encoded encode(const torch::Tensor& speech, const Lengths& speech_lengths);
   // Frontend only: what collect_stats counts.
   Features extract_features(const torch::Tensor& speech, const Lengths& speech_lengths);
-  // Log-probability of each token sequence by the attention decoder, (B).
+  // Minus log-probability of each text (with <eos>) by the attention decoder, (B).
   torch::Tensor attention_nll(const Encoded& encoded, const torch::Tensor& text_BL,
                               const Lengths& text_lengths);
 
@@ -96,7 +97,7 @@ class AsrModelImpl : public torch::nn::Module {
   JointNetwork joint_network{nullptr};
 
  private:
-  void add_attention_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
+  torch::Tensor attention_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
   torch::Tensor ctc_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
   torch::Tensor transducer_loss(const Encoded& encoded, const AsrBatch& batch);
 

@@ -98,7 +98,7 @@ Activation activation_from_name(const std::string& name);  // throws ConfigError
 torch::Tensor activate(const torch::Tensor& x, Activation activation);
 
 // torch::dropout, without a kernel when there is nothing to drop.
-torch::Tensor dropout(const torch::Tensor& x, double rate, bool training);
+torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training);
 
 class FeedForwardImpl : public torch::nn::Module {
  public:

@@ -69,6 +69,10 @@ class JointNetworkImpl : public torch::nn::Module {
   torch::Tensor project_predicted(const torch::Tensor& predicted);
   torch::Tensor combine(const torch::Tensor& encoded_J, const torch::Tensor& predicted_J);
 
+  // What the fused loss applies itself, node by node.
+  const Linear& output_layer() const { return lin_out_; }
+  Activation activation() const { return settings_.activation; }
+
  private:
   Linear lin_enc_{nullptr}, lin_dec_{nullptr}, lin_out_{nullptr};
   JointSettings settings_;

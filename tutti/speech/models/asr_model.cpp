@@ -1,0 +1,215 @@
+#include "tutti/speech/models/asr_model.h"
+
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/speech/losses/label_smoothing.h"
+#include "tutti/speech/losses/transducer_loss.h"
+#include "tutti/speech/models/encoder_blocks.h"
+
+namespace tutti::speech {
+
+namespace {
+
+// Text as the decoder reads it, <sos> y1 y2 .., and as it should answer, y1 y2 .. <eos>; both (B,
+// L+1) and filled up with <eos>.
+struct DecoderText {
+  torch::Tensor in, out;
+  Lengths lengths;
+};
+
+DecoderText add_sos_eos(const torch::Tensor& text_BL, const Lengths& lengths, std::int64_t sos,
+                        std::int64_t eos) {
+  DecoderText text;
+  for (const std::int64_t n : lengths) text.lengths.push_back(n + 1);
+  torch::Tensor filled = text_BL;
+  const torch::Tensor valid = valid_mask(lengths, text_BL.size(1), text_BL.device());
+  if (valid.defined()) filled = filled.masked_fill(valid.logical_not(), eos);
+  const auto column = [&](std::int64_t id) {
+    return torch::full({text_BL.size(0), 1}, id, text_BL.options());
+  };
+  text.in = torch::cat({column(sos), filled}, 1);
+  text.out = torch::cat({filled, column(eos)}, 1);
+  return text;
+}
+
+void check_batch(const AsrBatch& batch) {
+  const auto size = static_cast<std::size_t>(batch.speech.size(0));
+  if (size == 0 || batch.speech_lengths.size() != size || batch.text_lengths.size() != size ||
+      static_cast<std::size_t>(batch.text.size(0)) != size)
+    throw InternalError("AsrModel: a batch of " + std::to_string(size) + " utterances came with " +
+                        std::to_string(batch.speech_lengths.size()) + " lengths, " +
+                        std::to_string(batch.text.size(0)) + " texts and " +
+                        std::to_string(batch.text_lengths.size()) + " text lengths");
+}
+
+}  // namespace
+
+AsrModelImpl::AsrModelImpl(Build build, AsrSettings settings) : settings_(std::move(settings)) {
+  AsrSettings& s = settings_;
+  std::int64_t feature_size = s.input_size;
+  if (s.use_frontend) {
+    frontend = register_module("frontend", LogMel(build, s.frontend));
+    feature_size = s.frontend.n_mels;
+  }
+  if (s.normalize.kind != NormalizeKind::kNone)
+    normalize = register_module("normalize", Normalize(build, s.normalize, feature_size));
+  s.encoder.input_size = feature_size;
+  encoder = register_module("encoder", Encoder(build, s.encoder, s.vocab_size));
+  // ESPnet leaves out what its weights make useless.
+  if (s.decoder_kind == AsrDecoderKind::kAttention && s.ctc_weight < 1.0) {
+    s.decoder.vocab_size = s.vocab_size;
+    s.decoder.size = s.encoder.output_size;
+    decoder = register_module("decoder", TransformerDecoder(build, s.decoder));
+  }
+  if (s.decoder_kind == AsrDecoderKind::kTransducer) {
+    s.predictor.vocab_size = s.vocab_size;
+    predictor = register_module("decoder", Predictor(build, s.predictor));
+    joint_network = register_module(
+        "joint_network",
+        JointNetwork(build, s.vocab_size, s.encoder.output_size, predictor->size(), s.joint));
+  }
+  if (s.ctc_weight != 0.0)
+    ctc = register_module("ctc", Ctc(build, s.vocab_size, s.encoder.output_size, s.ctc));
+  if (ctc.is_empty() && decoder.is_empty() && joint_network.is_empty())
+    throw ConfigError(
+        "model_conf.ctc_weight: got 0 without a decoder, so there is nothing to train",
+        "set ctc_weight: 1.0 or name a decoder");
+  if (build.initialise && !build.device.is_meta()) initialize(*this, s.init);
+}
+
+Features AsrModelImpl::extract_features(const torch::Tensor& speech,
+                                        const Lengths& speech_lengths) {
+  if (!frontend.is_empty()) return frontend->forward(speech, speech_lengths);
+  const std::int64_t longest = max_length(speech_lengths);
+  const torch::Tensor trimmed = speech.size(1) > longest ? speech.narrow(1, 0, longest) : speech;
+  return {zero_padding(trimmed, valid_mask(speech_lengths, longest, speech.device())),
+          speech_lengths};
+}
+
+Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_lengths) {
+  Features features = extract_features(speech, speech_lengths);
+  if (is_training() && settings_.specaug) features = spec_augment(features, *settings_.specaug);
+  if (!normalize.is_empty()) features = normalize->forward(features);
+  // Features are float32; a model cast to bf16 wants them so.
+  const auto type = encoder->parameters().front().scalar_type();
+  return encoder->forward(features.values.to(type), features.lengths, ctc);
+}
+
+torch::Tensor AsrModelImpl::ctc_loss(const Encoded& encoded, const AsrBatch& batch,
+                                     AsrLoss& result) {
+  torch::Tensor loss = ctc->loss(encoded.out, encoded.lengths, batch.text, batch.text_lengths);
+  result.stats.emplace_back("loss_ctc", loss.detach());
+  if (settings_.interctc_weight == 0.0 || encoded.intermediate.empty()) return loss;
+  torch::Tensor inner;
+  for (const auto& [layer, out] : encoded.intermediate) {
+    const torch::Tensor one = ctc->loss(out, encoded.lengths, batch.text, batch.text_lengths);
+    result.stats.emplace_back("loss_interctc_layer" + std::to_string(layer), one.detach());
+    inner = inner.defined() ? inner + one : one;
+  }
+  inner = inner / static_cast<double>(encoded.intermediate.size());
+  return (1 - settings_.interctc_weight) * loss + settings_.interctc_weight * inner;
+}
+
+torch::Tensor AsrModelImpl::attention_loss(const Encoded& encoded, const AsrBatch& batch,
+                                           AsrLoss& result) {
+  const DecoderText text =
+      add_sos_eos(batch.text, batch.text_lengths, settings_.sos_id, settings_.eos_id);
+  const torch::Tensor logits =
+      decoder->forward(encoded.out, encoded.lengths, text.in, text.lengths);
+  const AttentionLoss loss = label_smoothing_loss(
+      logits, text.out, text.lengths, settings_.lsm_weight, settings_.length_normalized_loss);
+  result.stats.emplace_back("loss_att", loss.loss.detach());
+  result.stats.emplace_back("acc", loss.accuracy);
+  return loss.loss;
+}
+
+torch::Tensor AsrModelImpl::transducer_loss(const Encoded& encoded, const AsrBatch& batch) {
+  // Blank stands where the text begins, and where it is padded.
+  torch::Tensor text = batch.text;
+  const torch::Tensor valid = valid_mask(batch.text_lengths, text.size(1), text.device());
+  if (valid.defined()) text = text.masked_fill(valid.logical_not(), settings_.blank_id);
+  const torch::Tensor start = torch::full({text.size(0), 1}, settings_.blank_id, text.options());
+  const torch::Tensor predicted = predictor->forward(torch::cat({start, text}, 1));
+  const JointOutput output{joint_network->output_layer()->weight,
+                           joint_network->output_layer()->bias, joint_network->activation()};
+  return fused_transducer_loss(joint_network->project_encoded(encoded.out),
+                               joint_network->project_predicted(predicted), output, text,
+                               encoded.lengths, batch.text_lengths, settings_.blank_id)
+      .mean();
+}
+
+AsrLoss AsrModelImpl::forward(const AsrBatch& given) {
+  check_batch(given);
+  AsrBatch batch = given;
+  const std::int64_t longest = max_length(batch.text_lengths);
+  batch.text = batch.text.narrow(1, 0, longest).to(torch::kInt64);
+
+  AsrLoss result;
+  result.batch_size = batch.speech.size(0);
+  const Encoded encoded = encode(batch.speech, batch.speech_lengths);
+  const double weight = settings_.ctc_weight;
+  torch::Tensor by_ctc;
+  if (!ctc.is_empty()) by_ctc = ctc_loss(encoded, batch, result);
+  if (!joint_network.is_empty()) {
+    result.loss = transducer_loss(encoded, batch);
+    result.stats.emplace_back("loss_transducer", result.loss.detach());
+    if (by_ctc.defined()) result.loss = result.loss + weight * by_ctc;
+  } else if (decoder.is_empty()) {
+    result.loss = by_ctc;
+  } else {
+    const torch::Tensor by_attention = attention_loss(encoded, batch, result);
+    result.loss = by_ctc.defined() ? weight * by_ctc + (1 - weight) * by_attention : by_attention;
+  }
+  result.stats.emplace_back("loss", result.loss.detach());
+  return result;
+}
+
+torch::Tensor AsrModelImpl::attention_nll(const Encoded& encoded, const torch::Tensor& text_BL,
+                                          const Lengths& text_lengths) {
+  const DecoderText text = add_sos_eos(text_BL, text_lengths, settings_.sos_id, settings_.eos_id);
+  const torch::Tensor logits =
+      decoder->forward(encoded.out, encoded.lengths, text.in, text.lengths);
+  const torch::Tensor log_probs = torch::log_softmax(logits, -1, torch::kFloat32);
+  const torch::Tensor picked = log_probs.gather(2, text.out.unsqueeze(2)).squeeze(2);
+  return -zero_padding(picked, valid_mask(text.lengths, picked.size(1), picked.device())).sum(1);
+}
+
+void initialize(AsrModelImpl& model, const std::string& method) {
+  if (method.empty()) return;
+  torch::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) {
+    torch::Tensor tensor = item.value();
+    if (tensor.dim() > 1) {
+      if (method == "xavier_uniform")
+        torch::nn::init::xavier_uniform_(tensor);
+      else if (method == "xavier_normal")
+        torch::nn::init::xavier_normal_(tensor);
+      else if (method == "kaiming_uniform")
+        torch::nn::init::kaiming_uniform_(tensor, 0, torch::kFanIn, torch::kReLU);
+      else if (method == "kaiming_normal")
+        torch::nn::init::kaiming_normal_(tensor, 0, torch::kFanIn, torch::kReLU);
+      else if (method == "normal")
+        tensor.normal_(0, 0.02);
+      else
+        throw ConfigError(
+            "model.init: got '" + method +
+            "', expected xavier_uniform, xavier_normal, kaiming_uniform, kaiming_normal or normal");
+    } else if (item.key().find(".bias") != std::string::npos) {
+      tensor.zero_();
+    }
+  }
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* embedding = dynamic_cast<EmbeddingImpl*>(module.get())) {
+      embedding->weight.normal_();
+      if (embedding->padding_id() >= 0) embedding->weight[embedding->padding_id()].zero_();
+    }
+    if (auto* norm = dynamic_cast<LayerNormImpl*>(module.get())) {
+      norm->weight.fill_(1);
+      norm->bias.zero_();
+    }
+    if (auto* gate = dynamic_cast<GateInitialization*>(module.get())) gate->initialise_gate();
+  }
+}
+
+}  // namespace tutti::speech

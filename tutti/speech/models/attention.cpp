@@ -1,0 +1,178 @@
+#include "tutti/speech/models/attention.h"
+
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tutti::speech {
+
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+torch::Tensor PositionTable::rows(std::int64_t first, std::int64_t count,
+                                  const torch::TensorOptions& like) {
+  const std::int64_t reach = std::max(std::abs(first), std::abs(first + count - 1));
+  if (!table_.defined() || reach > reach_ || table_.device() != like.device() ||
+      table_.scalar_type() != c10::typeMetaToScalarType(like.dtype())) {
+    torch::NoGradGuard no_grad;
+    reach_ = std::max<std::int64_t>(std::max(reach, reach_), 512);
+    const auto position = torch::arange(-reach_, reach_ + 1, torch::kFloat32).unsqueeze(1);
+    const auto rate = torch::exp(torch::arange(0, size_, 2, torch::kFloat32) *
+                                 -(std::log(10000.0) / static_cast<double>(size_)));
+    const auto angle = position * rate;
+    // Interleaved: even columns sin, odd columns cos.
+    table_ = torch::stack({torch::sin(angle), torch::cos(angle)}, -1).flatten(1).to(like);
+  }
+  return table_.narrow(0, first + reach_, count);
+}
+
+torch::Tensor key_bias(const Lengths& lengths, std::int64_t max_len,
+                       const torch::TensorOptions& like) {
+  const torch::Tensor valid = valid_mask(lengths, max_len, like.device());
+  if (!valid.defined()) return {};
+  return torch::zeros(valid.sizes(), like)
+      .masked_fill_(valid.logical_not(), kMinusInfinity)
+      .view({valid.size(0), 1, 1, max_len});
+}
+
+torch::Tensor causal_bias(std::int64_t length, std::int64_t past,
+                          const torch::TensorOptions& like) {
+  return torch::full({length, past + length}, kMinusInfinity, like)
+      .triu_(past + 1)
+      .view({1, 1, length, past + length});
+}
+
+torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                     const torch::Tensor& bias, double dropout_rate) {
+#if TORCH_VERSION_MAJOR >= 2
+  c10::optional<torch::Tensor> mask;
+  if (bias.defined()) mask = bias.to(q.scalar_type());
+  return at::scaled_dot_product_attention(q, k, v, mask, dropout_rate, false);
+#else
+  // The scale goes to q, which is smaller than the scores.
+  const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+  torch::Tensor scores = torch::matmul(q * scale, k.transpose(-2, -1));
+  if (bias.defined()) scores = scores + bias;
+  // float32 whatever autocast made of the product: CPU autocast would stay in bf16.
+  torch::Tensor weights = torch::softmax(scores, -1, torch::kFloat32);
+  weights = apply_dropout(weights, dropout_rate, true).to(v.scalar_type());
+  return torch::matmul(weights, v);
+#endif
+}
+
+AttentionImpl::AttentionImpl(Build build, Settings settings) : settings_(settings) {
+  const std::int64_t size = settings.size, head_size = size / settings.heads;
+  linear_q_ = register_module("linear_q", Linear(build, size, size));
+  linear_k_ = register_module("linear_k", Linear(build, size, size));
+  linear_v_ = register_module("linear_v", Linear(build, size, size));
+  linear_out_ = register_module("linear_out", Linear(build, size, size));
+  const bool relative = settings.positions == PositionKind::kRelative ||
+                        settings.positions == PositionKind::kLegacyRelative;
+  if (settings.qk_norm && !relative) {
+    q_norm_ = register_module("q_norm", LayerNorm(build, head_size));
+    k_norm_ = register_module("k_norm", LayerNorm(build, head_size));
+  }
+  if (!relative) return;
+  linear_pos_ = register_module("linear_pos", Linear(build, size, size, /*with_bias=*/false));
+  pos_bias_u_ = register_parameter("pos_bias_u", build.tensor({settings.heads, head_size}));
+  pos_bias_v_ = register_parameter("pos_bias_v", build.tensor({settings.heads, head_size}));
+  if (!build.initialise || build.device.is_meta()) return;
+  torch::nn::init::xavier_uniform_(pos_bias_u_);
+  torch::nn::init::xavier_uniform_(pos_bias_v_);
+}
+
+torch::Tensor AttentionImpl::split_heads(const torch::Tensor& x_BTD) const {
+  return x_BTD.view({x_BTD.size(0), x_BTD.size(1), settings_.heads, -1}).transpose(1, 2);
+}
+
+torch::Tensor AttentionImpl::project_query(const torch::Tensor& x_BTD) {
+  const torch::Tensor q = split_heads(linear_q_(x_BTD));
+  return q_norm_.is_empty() ? q : q_norm_(q);
+}
+
+torch::Tensor AttentionImpl::project_key(const torch::Tensor& x_BTD) {
+  const torch::Tensor k = split_heads(linear_k_(x_BTD));
+  return k_norm_.is_empty() ? k : k_norm_(k);
+}
+
+torch::Tensor AttentionImpl::project_value(const torch::Tensor& x_BTD) {
+  return split_heads(linear_v_(x_BTD));
+}
+
+torch::Tensor AttentionImpl::merge_heads(const torch::Tensor& x_BHTd) {
+  return linear_out_(
+      x_BHTd.transpose(1, 2).reshape({x_BHTd.size(0), x_BHTd.size(2), settings_.size}));
+}
+
+torch::Tensor AttentionImpl::forward(const torch::Tensor& query_BTD,
+                                     const torch::Tensor& memory_BSD, const torch::Tensor& bias) {
+  return merge_heads(attend(project_query(query_BTD), project_key(memory_BSD),
+                            project_value(memory_BSD), bias,
+                            is_training() ? settings_.dropout_rate : 0.0));
+}
+
+torch::Tensor AttentionImpl::forward_self(const torch::Tensor& x_BTD, const BatchContext& context) {
+  if (linear_pos_.is_empty()) return forward(x_BTD, x_BTD, context.key_bias);
+  const torch::Tensor q =
+      linear_q_(x_BTD).view({x_BTD.size(0), x_BTD.size(1), settings_.heads, -1});
+  torch::Tensor bias = relative_scores(q + pos_bias_v_, context);
+  if (context.key_bias.defined()) bias = bias + context.key_bias;
+  return merge_heads(attend((q + pos_bias_u_).transpose(1, 2), project_key(x_BTD),
+                            project_value(x_BTD), bias,
+                            is_training() ? settings_.dropout_rate : 0.0));
+}
+
+// Scaled scores (B, H, T, T) of query i against the position of key j relative to it.
+torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
+                                             const BatchContext& context) {
+  const std::int64_t batch = query_BTHd.size(0), frames = query_BTHd.size(1),
+                     heads = settings_.heads;
+  const std::int64_t head_size = query_BTHd.size(3), columns = context.positions.size(1);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
+  // One matrix product per head for the whole batch: positions are the same for all utterances, and
+  // a broadcast matmul would copy them B times.
+  const torch::Tensor p_HdN =
+      linear_pos_(context.positions).view({columns, heads, head_size}).permute({1, 2, 0});
+  const torch::Tensor q_HMd =
+      (query_BTHd * scale).permute({2, 0, 1, 3}).reshape({heads, batch * frames, head_size});
+  const torch::Tensor scores = torch::bmm(q_HMd, p_HdN).view({heads, batch, frames, columns});
+
+  torch::Tensor shifted;
+  if (settings_.positions == PositionKind::kRelative) {
+    // Row i wants columns T-1-i .. 2T-2-i. Seen flat, that is a matrix of rows one shorter that
+    // begins T-1 elements in: a view instead of a copy.
+    if (frames == 1) {
+      shifted = scores;
+    } else {
+      shifted = scores.view({heads, batch, frames * columns})
+                    .narrow(2, frames - 1, frames * (columns - 1))
+                    .view({heads, batch, frames, columns - 1})
+                    .narrow(3, 0, frames);
+    }
+  } else {
+    // The old shift: a zero column in front, then the rows read with another width. Entries right
+    // of the diagonal come out as scores of the next query with positions counted from the end of
+    // the sequence; a padded batch needs each utterance's own end (legacy_index).
+    const torch::Tensor padded = torch::constant_pad_nd(scores, {1, 0});
+    if (context.legacy_index.defined()) {
+      const torch::Tensor index =
+          context.legacy_index.unsqueeze(0).expand({heads, batch, frames * frames});
+      shifted = padded.view({heads, batch, frames * (frames + 1)})
+                    .gather(2, index)
+                    .view({heads, batch, frames, frames});
+    } else {
+      shifted = padded.view({heads, batch, frames + 1, frames})
+                    .narrow(2, 1, frames)
+                    .reshape({heads, batch, frames, frames});
+    }
+  }
+  shifted = shifted.transpose(0, 1);
+  return settings_.zero_triu ? shifted.tril() : shifted;
+}
+
+}  // namespace tutti::speech

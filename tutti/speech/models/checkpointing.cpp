@@ -1,0 +1,154 @@
+#include "tutti/speech/models/checkpointing.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <utility>
+
+namespace tutti::speech {
+
+namespace {
+
+using Function = std::function<torch::Tensor(const torch::Tensor&)>;
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+bool autocast_on(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
+void set_autocast_on(at::DeviceType device, bool on) {
+  at::autocast::set_autocast_enabled(device, on);
+}
+at::ScalarType autocast_type(at::DeviceType device) {
+  return at::autocast::get_autocast_dtype(device);
+}
+void set_autocast_type(at::DeviceType device, at::ScalarType type) {
+  at::autocast::set_autocast_dtype(device, type);
+}
+#else
+bool autocast_on(at::DeviceType device) {
+  return device == at::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
+}
+void set_autocast_on(at::DeviceType device, bool on) {
+  device == at::kCPU ? at::autocast::set_cpu_enabled(on) : at::autocast::set_enabled(on);
+}
+at::ScalarType autocast_type(at::DeviceType device) {
+  return device == at::kCPU ? at::autocast::get_autocast_cpu_dtype()
+                            : at::autocast::get_autocast_gpu_dtype();
+}
+void set_autocast_type(at::DeviceType device, at::ScalarType type) {
+  device == at::kCPU ? at::autocast::set_autocast_cpu_dtype(type)
+                     : at::autocast::set_autocast_gpu_dtype(type);
+}
+#endif
+
+// What decides the outcome of a block besides its inputs. Thread-local in torch, and a backward
+// pass on a GPU runs in another thread.
+class Surroundings {
+ public:
+  explicit Surroundings(at::Device device)
+      : device_(device),
+        autocast_(autocast_on(device.type())),
+        type_(autocast_type(device.type())),
+        generator_(at::globalContext().defaultGenerator(device)) {
+    std::lock_guard<std::mutex> lock(generator_.mutex());
+    random_ = generator_.get_state();
+  }
+
+  // Runs `work` in these surroundings and puts back those of the caller.
+  template <class Work>
+  void during(Work work) {
+    const bool old_autocast = autocast_on(device_.type());
+    const at::ScalarType old_type = autocast_type(device_.type());
+    at::Tensor old_random;
+    {
+      std::lock_guard<std::mutex> lock(generator_.mutex());
+      old_random = generator_.get_state();
+      generator_.set_state(random_);
+    }
+    set_autocast_on(device_.type(), autocast_);
+    set_autocast_type(device_.type(), type_);
+    // Casts cached while gradients were off must not be reused with a graph, nor the reverse.
+    at::autocast::clear_cache();
+    const auto restore = [&] {
+      at::autocast::clear_cache();
+      set_autocast_on(device_.type(), old_autocast);
+      set_autocast_type(device_.type(), old_type);
+      std::lock_guard<std::mutex> lock(generator_.mutex());
+      generator_.set_state(old_random);
+    };
+    try {
+      work();
+    } catch (...) {  // whatever it is, the caller's random numbers come back first
+      restore();
+      throw;
+    }
+    restore();
+  }
+
+ private:
+  at::Device device_;
+  bool autocast_ = false;
+  at::ScalarType type_;
+  at::Generator generator_;
+  at::Tensor random_;
+};
+
+struct Recipe : torch::CustomClassHolder {
+  Recipe(Function f, Surroundings s) : function(std::move(f)), surroundings(std::move(s)) {}
+  Function function;
+  Surroundings surroundings;
+};
+
+class Checkpoint : public torch::autograd::Function<Checkpoint> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               c10::intrusive_ptr<Recipe> recipe, at::TensorList parameters) {
+    torch::autograd::variable_list saved = {x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    context->save_for_backward(saved);
+    context->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
+    torch::NoGradGuard no_grad;
+    torch::Tensor out = recipe->function(x);
+    at::autocast::clear_cache();
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    auto recipe =
+        c10::static_intrusive_pointer_cast<Recipe>(context->saved_data["recipe"].toCapsule());
+    torch::Tensor x = saved[0].detach();
+    x.set_requires_grad(context->needs_input_grad(0));
+    torch::autograd::variable_list wanted, result(1 + 1 + saved.size() - 1);
+    std::vector<std::size_t> places;
+    if (x.requires_grad()) {
+      wanted.push_back(x);
+      places.push_back(0);
+    }
+    for (std::size_t i = 1; i < saved.size(); ++i) {
+      if (!saved[i].requires_grad()) continue;
+      wanted.push_back(saved[i]);
+      places.push_back(i + 1);  // after x and the recipe
+    }
+    torch::Tensor out;
+    recipe->surroundings.during([&] {
+      torch::AutoGradMode with_grad(true);
+      out = recipe->function(x);
+    });
+    const auto found = torch::autograd::grad({out}, wanted, {gradients[0]}, /*retain_graph=*/false,
+                                             /*create_graph=*/false, /*allow_unused=*/true);
+    for (std::size_t i = 0; i < found.size(); ++i) result[places[i]] = found[i];
+    return result;
+  }
+};
+
+}  // namespace
+
+torch::Tensor checkpointed(Function function, const torch::Tensor& x,
+                           const std::vector<torch::Tensor>& parameters) {
+  if (!torch::GradMode::is_enabled()) return function(x);
+  auto recipe = c10::make_intrusive<Recipe>(std::move(function), Surroundings(x.device()));
+  return Checkpoint::apply(x, recipe, at::TensorList(parameters));
+}
+
+}  // namespace tutti::speech

@@ -1,0 +1,141 @@
+#include "tutti/speech/models/encoder.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/core/error.h"
+#include "tutti/speech/models/checkpointing.h"
+#include "tutti/speech/models/encoder_blocks.h"
+
+namespace tutti::speech {
+
+namespace {
+
+bool contains(const std::vector<std::int64_t>& values, std::int64_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Where the shifted score of (query i, key j) lies in a (T, T+1) matrix of scores with a zero
+// column in front, if the utterance ended at its own length instead of T. See attention.cpp.
+torch::Tensor make_legacy_index(const Lengths& lengths, std::int64_t frames, torch::Device device) {
+  const auto options = torch::TensorOptions(torch::kInt64).device(device);
+  const auto i = torch::arange(frames, options).view({1, frames, 1});
+  const auto j = torch::arange(frames, options).view({1, 1, frames});
+  const auto length = to_device(lengths, device).view({-1, 1, 1});
+  const auto width = frames + 1;
+  const auto below = i * width + (frames - i + j);
+  const auto above = (i + 1) * width + (frames - length - 1 - i + j);
+  auto index = torch::where(j <= i, below, above);
+  const auto zero = (j == i + 1) | (i >= length) | (j >= length);  // column 0 holds the zeros
+  return index.masked_fill(zero, 0).view({-1, frames * frames});
+}
+
+}  // namespace
+
+EncoderImpl::EncoderImpl(Build build, const EncoderSettings& settings, std::int64_t vocab_size)
+    : settings_(settings), position_table_(settings.output_size) {
+  if (settings.output_size % settings.attention_heads != 0)
+    throw ConfigError(
+        "encoder_conf.attention_heads: got " + std::to_string(settings.attention_heads) +
+        ", expected a divisor of output_size = " + std::to_string(settings.output_size));
+  embed_ = register_module("embed", make_input_layer(build, settings));
+  auto list = register_module("encoders", std::make_shared<torch::nn::Module>());
+  for (std::int64_t i = 0; i < settings.num_blocks; ++i)
+    blocks_.push_back(
+        list->register_module(std::to_string(i), make_encoder_block(build, settings, i)));
+  after_norm_ = register_module("after_norm", LayerNorm(build, settings.output_size));
+  if (settings.interctc_use_conditioning)
+    conditioning_layer_ =
+        register_module("conditioning_layer", Linear(build, vocab_size, settings.output_size));
+}
+
+std::int64_t EncoderImpl::output_length(std::int64_t input_length) const {
+  return embed_->output_length(input_length);
+}
+
+std::int64_t EncoderImpl::min_input_length() const { return embed_->min_input_length(); }
+
+torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& context) {
+  const std::int64_t frames = x.size(1);
+  const bool training = is_training();
+  const double rate = settings_.positional_dropout_rate;
+  torch::Tensor scaled = x * std::sqrt(static_cast<double>(settings_.output_size));
+  switch (settings_.positions) {
+    case PositionKind::kNone:
+      break;
+    case PositionKind::kAbsolute:
+      scaled = scaled + position_table_.rows(0, frames, x.options());
+      break;
+    case PositionKind::kRelative:
+      context.positions = position_table_.rows(1 - frames, 2 * frames - 1, x.options()).flip(0);
+      break;
+    case PositionKind::kLegacyRelative:
+      context.positions = position_table_.rows(0, frames, x.options()).flip(0);
+      if (context.valid_BT.defined())
+        context.legacy_index = make_legacy_index(context.lengths, frames, x.device());
+      break;
+  }
+  if (context.positions.defined())
+    context.positions = apply_dropout(context.positions.unsqueeze(0), rate, training);
+  return apply_dropout(scaled, rate, training);
+}
+
+Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& lengths,
+                             const Ctc& ctc) {
+  Encoded result;
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] < min_input_length())
+      throw DataError("utterance " + std::to_string(b) + " of the batch has " +
+                          std::to_string(lengths[b]) + " feature frames, " + settings_.input_layer +
+                          " needs at least " + std::to_string(min_input_length()),
+                      "leave out utterances this short");
+    result.lengths.push_back(output_length(lengths[b]));
+  }
+  const auto run = [this](std::int64_t layer, torch::nn::Module& module, auto function,
+                          const torch::Tensor& x) {
+    if (!is_training() || !contains(settings_.gradient_checkpoint_layers, layer))
+      return function(x);
+    return checkpointed(function, x, module.parameters());
+  };
+
+  torch::Tensor x = run(
+      0, *embed_,
+      [this, lengths](const torch::Tensor& features) { return embed_->forward(features, lengths); },
+      features_BTF);
+
+  BatchContext context;
+  context.lengths = result.lengths;
+  context.valid_BT = valid_mask(result.lengths, x.size(1), x.device());
+  if (context.valid_BT.defined()) {
+    context.key_bias = key_bias(result.lengths, x.size(1), x.options());
+    if (is_training() && settings_.kind == EncoderKind::kConformer)
+      context.valid_index = valid_positions(result.lengths, x.size(1), x.device());
+  }
+  x = add_positions(x, context);
+
+  for (std::int64_t i = 0; i < settings_.num_blocks; ++i) {
+    if (is_training() && settings_.layer_drop_rate > 0 &&
+        torch::rand({1}).item<double>() < settings_.layer_drop_rate)
+      continue;
+    EncoderBlock& block = *blocks_[i];
+    x = run(
+        i + 1, block,
+        [&block, context](const torch::Tensor& in) { return block.forward(in, context); }, x);
+    if (!contains(settings_.interctc_layer_idx, i + 1)) continue;
+    // ESPnet normalises intermediate outputs of these two kinds, not of e_branchformer.
+    const torch::Tensor out = settings_.kind == EncoderKind::kEBranchformer ? x : after_norm_(x);
+    result.intermediate.emplace_back(i + 1, out);
+    if (settings_.interctc_use_conditioning) {
+      if (ctc.is_empty())
+        throw InternalError("encoder: interctc_use_conditioning needs the CTC head");
+      const torch::Tensor posteriors = torch::softmax(Ctc(ctc)->logits(out), -1);
+      x = x + conditioning_layer_(posteriors);
+    }
+  }
+  result.out = after_norm_(x);
+  return result;
+}
+
+}  // namespace tutti::speech

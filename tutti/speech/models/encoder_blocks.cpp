@@ -1,0 +1,282 @@
+#include "tutti/speech/models/encoder_blocks.h"
+
+#include <torch/torch.h>
+
+namespace tutti::speech {
+
+namespace {
+
+AttentionImpl::Settings attention_settings(const EncoderSettings& settings) {
+  return {.size = settings.output_size,
+          .heads = settings.attention_heads,
+          .dropout_rate = settings.attention_dropout_rate,
+          .qk_norm = settings.qk_norm,
+          .positions = settings.positions,
+          .zero_triu = settings.zero_triu};
+}
+
+FeedForward make_feed_forward(Build build, const EncoderSettings& settings) {
+  return FeedForward(build, settings.output_size, settings.linear_units, settings.dropout_rate,
+                     settings.activation);
+}
+
+ConvShape depthwise_shape(std::int64_t channels, int kernel) {
+  return {.in = channels,
+          .out = channels,
+          .kernel = kernel,
+          .padding = (kernel - 1) / 2,
+          .groups = channels};
+}
+
+class TransformerBlock final : public EncoderBlock {
+ public:
+  TransformerBlock(Build build, const EncoderSettings& settings) : rate_(settings.dropout_rate) {
+    self_attn_ = register_module("self_attn", Attention(build, attention_settings(settings)));
+    feed_forward_ = register_module("feed_forward", make_feed_forward(build, settings));
+    norm1_ = register_module("norm1", LayerNorm(build, settings.output_size));
+    norm2_ = register_module("norm2", LayerNorm(build, settings.output_size));
+  }
+  torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
+    torch::Tensor x = input + apply_dropout(self_attn_->forward_self(norm1_(input), context), rate_,
+                                            is_training());
+    return x + apply_dropout(feed_forward_(norm2_(x)), rate_, is_training());
+  }
+
+ private:
+  Attention self_attn_{nullptr};
+  FeedForward feed_forward_{nullptr};
+  LayerNorm norm1_{nullptr}, norm2_{nullptr};
+  double rate_ = 0;
+};
+
+// pointwise -> GLU -> depthwise -> BatchNorm -> activation -> pointwise. BatchNorm counts real
+// frames only: its statistics, and so training, must not depend on how a batch was padded.
+class ConvolutionModule final : public torch::nn::Module {
+ public:
+  ConvolutionModule(Build build, std::int64_t channels, int kernel, Activation activation)
+      : activation_(activation) {
+    pointwise1_ = register_module("pointwise_conv1",
+                                  Conv1d(build, ConvShape{.in = channels, .out = 2 * channels}));
+    depthwise_ =
+        register_module("depthwise_conv", Conv1d(build, depthwise_shape(channels, kernel)));
+    auto norm = register_module("norm", std::make_shared<torch::nn::Module>());
+    weight_ = norm->register_parameter("weight", build.tensor({channels}));
+    bias_ = norm->register_parameter("bias", build.tensor({channels}));
+    running_mean_ = norm->register_buffer("running_mean", build.tensor({channels}));
+    running_var_ = norm->register_buffer("running_var", build.tensor({channels}));
+    batches_ = norm->register_buffer(
+        "num_batches_tracked",
+        torch::zeros({}, torch::TensorOptions(torch::kInt64).device(build.device)));
+    pointwise2_ = register_module("pointwise_conv2",
+                                  Conv1d(build, ConvShape{.in = channels, .out = channels}));
+    if (build.device.is_meta()) return;
+    torch::NoGradGuard no_grad;
+    weight_.fill_(1);
+    bias_.zero_();
+    running_mean_.zero_();
+    running_var_.fill_(1);
+  }
+
+  torch::Tensor forward(const torch::Tensor& x_BTC, const BatchContext& context) {
+    // Kernels of width 1 are matrix products.
+    torch::Tensor x =
+        torch::glu(torch::linear(x_BTC, pointwise1_->weight.squeeze(2), pointwise1_->bias), -1);
+    x = depthwise_conv(zero_padding(x, context.valid_BT), depthwise_->weight, depthwise_->bias);
+    const bool packed = is_training() && context.valid_index.defined();
+    torch::Tensor rows = x.reshape({-1, x.size(2)});
+    if (packed) rows = rows.index_select(0, context.valid_index);
+    rows = activate(normalise(rows), activation_);
+    rows = torch::linear(rows, pointwise2_->weight.squeeze(2), pointwise2_->bias);
+    if (packed)
+      rows = torch::zeros({x.size(0) * x.size(1), rows.size(1)}, rows.options())
+                 .index_copy(0, context.valid_index, rows);
+    return rows.view({x.size(0), x.size(1), rows.size(1)});
+  }
+
+ private:
+  torch::Tensor normalise(const torch::Tensor& rows_MC) {
+    if (is_training()) batches_.add_(1);
+    return torch::batch_norm(rows_MC, weight_, bias_, running_mean_, running_var_, is_training(),
+                             0.1, 1e-5,
+                             /*cudnn_enabled=*/true);
+  }
+
+  Conv1d pointwise1_{nullptr}, depthwise_{nullptr}, pointwise2_{nullptr};
+  torch::Tensor weight_, bias_, running_mean_, running_var_, batches_;
+  Activation activation_ = Activation::kSwish;
+};
+
+class ConformerBlock final : public EncoderBlock {
+ public:
+  ConformerBlock(Build build, const EncoderSettings& settings, std::int64_t index)
+      : rate_(settings.dropout_rate) {
+    const std::int64_t size = settings.output_size;
+    if (!settings.stochastic_depth_rate.empty())
+      depth_rate_ = settings.stochastic_depth_rate[index];
+    self_attn_ = register_module("self_attn", Attention(build, attention_settings(settings)));
+    feed_forward_ = register_module("feed_forward", make_feed_forward(build, settings));
+    norm_ff_ = register_module("norm_ff", LayerNorm(build, size));
+    norm_mha_ = register_module("norm_mha", LayerNorm(build, size));
+    if (settings.macaron) {
+      feed_forward_macaron_ =
+          register_module("feed_forward_macaron", make_feed_forward(build, settings));
+      norm_ff_macaron_ = register_module("norm_ff_macaron", LayerNorm(build, size));
+    }
+    if (settings.use_cnn_module) {
+      conv_module_ = register_module(
+          "conv_module", std::make_shared<ConvolutionModule>(build, size, settings.conv_kernel,
+                                                             settings.activation));
+      norm_conv_ = register_module("norm_conv", LayerNorm(build, size));
+      norm_final_ = register_module("norm_final", LayerNorm(build, size));
+    }
+  }
+
+  torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
+    double keep_scale = 1.0;  // of stochastic depth: what survives stands for what was skipped
+    if (is_training() && depth_rate_ > 0) {
+      if (torch::rand({1}).item<double>() < depth_rate_) return input;
+      keep_scale = 1.0 / (1.0 - depth_rate_);
+    }
+    const auto add = [&](const torch::Tensor& x, const torch::Tensor& branch, double scale) {
+      return torch::add(x, apply_dropout(branch, rate_, is_training()), scale * keep_scale);
+    };
+    const double ff_scale = feed_forward_macaron_.is_empty() ? 1.0 : 0.5;
+    torch::Tensor x = input;
+    if (!feed_forward_macaron_.is_empty())
+      x = add(x, feed_forward_macaron_(norm_ff_macaron_(x)), ff_scale);
+    x = add(x, self_attn_->forward_self(norm_mha_(x), context), 1.0);
+    if (conv_module_) x = add(x, conv_module_->forward(norm_conv_(x), context), 1.0);
+    x = add(x, feed_forward_(norm_ff_(x)), ff_scale);
+    return conv_module_ ? norm_final_(x) : x;
+  }
+
+ private:
+  Attention self_attn_{nullptr};
+  FeedForward feed_forward_{nullptr}, feed_forward_macaron_{nullptr};
+  std::shared_ptr<ConvolutionModule> conv_module_;
+  LayerNorm norm_ff_{nullptr}, norm_mha_{nullptr}, norm_ff_macaron_{nullptr}, norm_conv_{nullptr},
+      norm_final_{nullptr};
+  double rate_ = 0;
+  double depth_rate_ = 0;
+};
+
+// cgmlp.csgu: half of the channels gate the other half, through a convolution over time.
+class GatingUnit final : public torch::nn::Module, public GateInitialization {
+ public:
+  GatingUnit(Build build, const EncoderSettings& settings)
+      : rate_(settings.dropout_rate), activation_(settings.gate_activation) {
+    const std::int64_t channels = settings.cgmlp_linear_units / 2;
+    norm_ = register_module("norm", LayerNorm(build, channels));
+    conv_ = register_module("conv", Conv1d(build, depthwise_shape(channels, settings.conv_kernel)));
+    if (settings.use_linear_after_conv)
+      linear_ = register_module("linear", Linear(build, channels, channels));
+  }
+  torch::Tensor forward(const torch::Tensor& x_BTC, const BatchContext& context) {
+    const auto halves = x_BTC.chunk(2, -1);
+    torch::Tensor gate = zero_padding(norm_(halves[1]), context.valid_BT);
+    gate = depthwise_conv(gate, conv_->weight, conv_->bias);
+    if (!linear_.is_empty()) gate = linear_(gate);
+    return apply_dropout(halves[0] * activate(gate, activation_), rate_, is_training());
+  }
+  void initialise_gate() override {
+    torch::NoGradGuard no_grad;
+    conv_->weight.normal_(0, 1e-6);
+    conv_->bias.fill_(1);
+    if (linear_.is_empty()) return;
+    linear_->weight.normal_(0, 1e-6);
+    linear_->bias.fill_(1);
+  }
+
+ private:
+  LayerNorm norm_{nullptr};
+  Conv1d conv_{nullptr};
+  Linear linear_{nullptr};
+  double rate_ = 0;
+  Activation activation_ = Activation::kIdentity;
+};
+
+class ConvolutionalGatingMlp final : public torch::nn::Module {
+ public:
+  ConvolutionalGatingMlp(Build build, const EncoderSettings& settings) {
+    auto projection = register_module("channel_proj1", std::make_shared<torch::nn::Module>());
+    proj1_ = projection->register_module(
+        "0", Linear(build, settings.output_size, settings.cgmlp_linear_units));
+    csgu_ = register_module("csgu", std::make_shared<GatingUnit>(build, settings));
+    proj2_ = register_module("channel_proj2",
+                             Linear(build, settings.cgmlp_linear_units / 2, settings.output_size));
+  }
+  torch::Tensor forward(const torch::Tensor& x, const BatchContext& context) {
+    return proj2_(csgu_->forward(torch::gelu(proj1_(x)), context));
+  }
+
+ private:
+  Linear proj1_{nullptr}, proj2_{nullptr};
+  std::shared_ptr<GatingUnit> csgu_;
+};
+
+class EBranchformerBlock final : public EncoderBlock {
+ public:
+  EBranchformerBlock(Build build, const EncoderSettings& settings) : rate_(settings.dropout_rate) {
+    const std::int64_t size = settings.output_size;
+    attn_ = register_module("attn", Attention(build, attention_settings(settings)));
+    cgmlp_ = register_module("cgmlp", std::make_shared<ConvolutionalGatingMlp>(build, settings));
+    if (settings.use_ffn) {
+      feed_forward_ = register_module("feed_forward", make_feed_forward(build, settings));
+      norm_ff_ = register_module("norm_ff", LayerNorm(build, size));
+    }
+    if (settings.use_ffn && settings.macaron) {
+      feed_forward_macaron_ =
+          register_module("feed_forward_macaron", make_feed_forward(build, settings));
+      norm_ff_macaron_ = register_module("norm_ff_macaron", LayerNorm(build, size));
+    }
+    norm_mha_ = register_module("norm_mha", LayerNorm(build, size));
+    norm_mlp_ = register_module("norm_mlp", LayerNorm(build, size));
+    norm_final_ = register_module("norm_final", LayerNorm(build, size));
+    fusion_ = register_module("depthwise_conv_fusion",
+                              Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel)));
+    merge_proj_ = register_module("merge_proj", Linear(build, 2 * size, size));
+  }
+
+  torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
+    const double ff_scale = feed_forward_macaron_.is_empty() ? 1.0 : 0.5;
+    torch::Tensor x = input;
+    if (!feed_forward_macaron_.is_empty())
+      x = torch::add(x, drop(feed_forward_macaron_(norm_ff_macaron_(x))), ff_scale);
+    const torch::Tensor global = drop(attn_->forward_self(norm_mha_(x), context));
+    const torch::Tensor local = drop(cgmlp_->forward(norm_mlp_(x), context));
+    const torch::Tensor both = zero_padding(torch::cat({global, local}, -1), context.valid_BT);
+    const torch::Tensor fused = depthwise_conv(both, fusion_->weight, fusion_->bias);
+    x = x + drop(merge_proj_(both + fused));
+    if (!feed_forward_.is_empty()) x = torch::add(x, drop(feed_forward_(norm_ff_(x))), ff_scale);
+    return norm_final_(x);
+  }
+
+ private:
+  torch::Tensor drop(const torch::Tensor& x) { return apply_dropout(x, rate_, is_training()); }
+
+  Attention attn_{nullptr};
+  std::shared_ptr<ConvolutionalGatingMlp> cgmlp_;
+  FeedForward feed_forward_{nullptr}, feed_forward_macaron_{nullptr};
+  LayerNorm norm_ff_{nullptr}, norm_ff_macaron_{nullptr}, norm_mha_{nullptr}, norm_mlp_{nullptr},
+      norm_final_{nullptr};
+  Conv1d fusion_{nullptr};
+  Linear merge_proj_{nullptr};
+  double rate_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<EncoderBlock> make_encoder_block(Build build, const EncoderSettings& settings,
+                                                 std::int64_t index) {
+  switch (settings.kind) {
+    case EncoderKind::kTransformer:
+      return std::make_shared<TransformerBlock>(build, settings);
+    case EncoderKind::kConformer:
+      return std::make_shared<ConformerBlock>(build, settings, index);
+    case EncoderKind::kEBranchformer:
+      return std::make_shared<EBranchformerBlock>(build, settings);
+  }
+  return nullptr;
+}
+
+}  // namespace tutti::speech

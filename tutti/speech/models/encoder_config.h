@@ -1,0 +1,16 @@
+// The encoder's part of model_config.h.
+#pragma once
+
+#include <string>
+
+#include "tutti/config/node.h"
+#include "tutti/config/problem.h"
+#include "tutti/speech/models/encoder.h"
+
+namespace tutti::speech {
+
+// `name_node` is where the name stands, for problems.
+EncoderSettings read_encoder_conf(const std::string& name, const config::Node& name_node,
+                                  const config::Node& conf, config::Problems& problems);
+
+}  // namespace tutti::speech

@@ -1,0 +1,50 @@
+#include "tutti/speech/models/lengths.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace tutti::speech {
+
+std::int64_t max_length(const Lengths& lengths) {
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+
+bool all_equal(const Lengths& lengths, std::int64_t value) {
+  return std::all_of(lengths.begin(), lengths.end(), [value](auto n) { return n == value; });
+}
+
+torch::Tensor to_device(const std::vector<std::int64_t>& values, torch::Device device) {
+  torch::Tensor host = torch::empty({static_cast<std::int64_t>(values.size())}, torch::kInt64);
+  std::copy(values.begin(), values.end(), host.data_ptr<std::int64_t>());
+  // From pageable memory the copy is staged by the driver; the host does not wait for the stream.
+  return host.to(device, /*non_blocking=*/true);
+}
+
+torch::Tensor valid_mask(const Lengths& lengths, std::int64_t max_len, torch::Device device) {
+  if (all_equal(lengths, max_len)) return {};
+  const auto steps = torch::arange(max_len, torch::TensorOptions(torch::kInt64).device(device));
+  return steps.unsqueeze(0) < to_device(lengths, device).unsqueeze(1);
+}
+
+torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device) {
+  std::vector<std::int64_t> positions;
+  for (std::size_t b = 0; b < lengths.size(); ++b)
+    for (std::int64_t t = 0; t < std::min(lengths[b], max_len); ++t)
+      positions.push_back(static_cast<std::int64_t>(b) * max_len + t);
+  return to_device(positions, device);
+}
+
+torch::Tensor zero_padding(const torch::Tensor& x_BTx, const torch::Tensor& valid_BT) {
+  if (!valid_BT.defined()) return x_BTx;
+  std::vector<std::int64_t> shape(x_BTx.dim(), 1);
+  shape[0] = valid_BT.size(0);
+  shape[1] = valid_BT.size(1);
+  return x_BTx * valid_BT.view(shape).to(x_BTx.scalar_type());
+}
+
+std::int64_t conv_length(std::int64_t length, int kernel, int stride) {
+  return length < kernel ? 0 : (length - kernel) / stride + 1;
+}
+
+}  // namespace tutti::speech

@@ -1,0 +1,482 @@
+#include "tutti/speech/models/model_config.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tutti/config/schema.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+#include "tutti/speech/models/encoder_config.h"
+
+namespace tutti::speech {
+
+namespace {
+
+using config::Node;
+using config::Problems;
+using config::Schema;
+
+struct FrontendConf : LogMelSettings {
+  Node fs_text;
+  bool onesided = true;
+  bool apply_stft = true;
+  Node frontend_conf;
+};
+
+// "16000" or "16k", as ESPnet takes it.
+int read_rate(const Node& node, Problems& problems) {
+  if (node.is_null()) return 16000;
+  std::string text = node.is_scalar() ? node.raw() : "";
+  double factor = 1;
+  if (!text.empty() && (text.back() == 'k' || text.back() == 'K')) {
+    factor = 1000;
+    text.pop_back();
+  }
+  try {
+    std::size_t used = 0;
+    const double rate = std::stod(text, &used) * factor;
+    if (used == text.size() && rate >= 1) return static_cast<int>(rate);
+  } catch (const std::exception&) {  // std::stod's way to say that it is no number
+  }
+  problems.add(node,
+               "got " + node.describe_value() + ", expected a sampling rate like 16000 or 16k");
+  return 16000;
+}
+
+template <class T, class Base, class F>
+F T::*of(F Base::*member) {
+  return static_cast<F T::*>(member);
+}
+
+LogMelSettings read_frontend(const Node& node, Problems& problems) {
+  using T = FrontendConf;
+  Schema<T> s("frontend_conf", "Log-mel features.");
+  s.field("fs", &T::fs_text, "sampling rate", {.unit = "Hz"});
+  s.field("n_fft", of<T>(&LogMelSettings::n_fft), "FFT size", {.min = 2, .unit = "samples"});
+  s.field("win_length", of<T>(&LogMelSettings::win_length), "window",
+          {.min = 1, .unit = "samples"});
+  s.field("hop_length", of<T>(&LogMelSettings::hop_length), "hop", {.min = 1, .unit = "samples"});
+  s.field("window", of<T>(&LogMelSettings::window), "window function",
+          {.one_of = {"hann", "hamming", "blackman", "bartlett"}});
+  s.field("center", of<T>(&LogMelSettings::center), "frames centred on their time");
+  s.field("normalized", of<T>(&LogMelSettings::normalized), "divide by sqrt(n_fft)");
+  s.field("onesided", &T::onesided, "only true");
+  s.field("n_mels", of<T>(&LogMelSettings::n_mels), "mel bands", {.min = 1});
+  s.field("fmin", of<T>(&LogMelSettings::fmin), "lowest frequency", {.min = 0, .unit = "Hz"});
+  s.field("fmax", of<T>(&LogMelSettings::fmax), "highest frequency", {.min = 0, .unit = "Hz"});
+  s.field("htk", of<T>(&LogMelSettings::htk), "HTK's mel scale instead of Slaney's");
+  s.field("apply_stft", &T::apply_stft, "only true");
+  s.field("frontend_conf", &T::frontend_conf,
+          "speech enhancement; only its defaults, which switch it off");
+  T conf = s.parse(node, problems);
+  conf.fs = read_rate(conf.fs_text, problems);
+  if (!conf.onesided) problems.add(node["onesided"], "only true is supported");
+  if (!conf.apply_stft) problems.add(node["apply_stft"], "only true is supported");
+  for (const char* key : {"use_wpe", "use_beamformer"})
+    if (conf.frontend_conf.is_map() && conf.frontend_conf[key].value_or<bool>(false))
+      problems.add(conf.frontend_conf[key], "speech enhancement in the frontend is not supported");
+  return conf;
+}
+
+struct SpecAugConf : SpecAugmentSettings {
+  Node freq_range, time_range, ratio_range;
+};
+
+// [low, high], or high alone.
+template <class T>
+std::optional<std::pair<T, T>> read_range(const Node& node, Problems& problems) {
+  if (node.is_null()) return std::nullopt;
+  std::pair<T, T> range{};
+  if (node.is_list() && node.size() == 2) {
+    range = {node[0].as<T>(), node[1].as<T>()};
+  } else if (node.is_scalar()) {
+    range = {T{}, node.as<T>()};
+  }
+  if (range.second > range.first && range.first >= T{}) return range;
+  problems.add(node,
+               "got " + node.describe_value() + ", expected [low, high] with 0 <= low < high");
+  return std::nullopt;
+}
+
+SpecAugmentSettings read_specaug(const Node& node, Problems& problems) {
+  using T = SpecAugConf;
+  Schema<T> s("specaug_conf", "SpecAugment.");
+  s.field("apply_time_warp", of<T>(&SpecAugmentSettings::apply_time_warp), "warp time");
+  s.field("time_warp_window", of<T>(&SpecAugmentSettings::time_warp_window), "how far",
+          {.min = 1, .unit = "frames"});
+  s.field("time_warp_mode", of<T>(&SpecAugmentSettings::time_warp_mode), "interpolation",
+          {.one_of = {"bicubic"}});
+  s.field("apply_freq_mask", of<T>(&SpecAugmentSettings::apply_freq_mask), "mask frequencies");
+  s.field("freq_mask_width_range", &T::freq_range, "width of a mask, upper end excluded");
+  s.field("num_freq_mask", of<T>(&SpecAugmentSettings::num_freq_mask), "number of masks",
+          {.min = 0});
+  s.field("apply_time_mask", of<T>(&SpecAugmentSettings::apply_time_mask), "mask times");
+  s.field("time_mask_width_range", &T::time_range, "width of a mask in frames, upper end excluded");
+  s.field("time_mask_width_ratio_range", &T::ratio_range,
+          "width of a mask as a share of the length");
+  s.field("num_time_mask", of<T>(&SpecAugmentSettings::num_time_mask), "number of masks",
+          {.min = 0});
+  s.field("replace_with_zero", of<T>(&SpecAugmentSettings::replace_with_zero),
+          "fill with 0 instead of the mean");
+  T conf = s.parse(node, problems);
+  if (const auto range = read_range<int>(conf.freq_range, problems))
+    conf.freq_mask_width_range = *range;
+  conf.time_mask_width_range = read_range<int>(conf.time_range, problems);
+  conf.time_mask_width_ratio_range = read_range<double>(conf.ratio_range, problems);
+  const int given = !conf.time_range.is_null() + !conf.ratio_range.is_null();
+  if (conf.apply_time_mask && given != 1)
+    problems.add(node,
+                 "got " + std::to_string(given) +
+                     " of time_mask_width_range and time_mask_width_ratio_range, expected one",
+                 "add time_mask_width_ratio_range: [0.0, 0.05], or apply_time_mask: false");
+  return conf;
+}
+
+NormalizeSettings read_normalize(const Node& name, const Node& node, ReadOptions options,
+                                 Problems& problems) {
+  using T = NormalizeSettings;
+  T conf;
+  const std::string kind = name.defined() ? name.value_or<std::string>("") : "utterance_mvn";
+  if (kind.empty()) {
+    conf.kind = NormalizeKind::kNone;
+    return conf;
+  }
+  Schema<T> s("normalize_conf", "Mean and variance normalisation.");
+  s.field("norm_means", &T::norm_means, "subtract the mean");
+  s.field("norm_vars", &T::norm_vars, "divide by the standard deviation");
+  s.field("eps", &T::eps, "smallest variance", {.min = 0});
+  if (kind == "global_mvn") {
+    s.field("stats_file", &T::stats_file, "feats_stats.npz of the training data",
+            {.required = options.read_files});
+    conf = s.parse(node, problems);
+    conf.kind = NormalizeKind::kGlobal;
+    if (!options.read_files) {
+      conf.stats_file.clear();
+    } else if (!conf.stats_file.empty() && !std::filesystem::exists(conf.stats_file)) {
+      problems.add(node["stats_file"], "file not found: " + conf.stats_file,
+                   "run the collect_stats stage first");
+    }
+    return conf;
+  }
+  conf = s.parse(node, problems);
+  conf.kind = NormalizeKind::kUtterance;
+  if (!node["norm_vars"].defined()) conf.norm_vars = false;
+  if (kind != "utterance_mvn")
+    problems.add(name,
+                 "got " + name.describe_value() + ", expected global_mvn, utterance_mvn or null");
+  return conf;
+}
+
+struct DecoderConf : DecoderSettings {
+  std::string input_layer = "embed";
+  bool use_output_layer = true;
+  bool normalize_before = true;
+  bool concat_after = false;
+  bool use_flash_attn = true;
+};
+
+DecoderSettings read_attention_decoder(const Node& node, Problems& problems) {
+  using T = DecoderConf;
+  Schema<T> s("decoder_conf", "Transformer decoder.");
+  s.field("attention_heads", of<T>(&DecoderSettings::attention_heads), "heads", {.min = 1});
+  s.field("linear_units", of<T>(&DecoderSettings::linear_units), "width of the feed-forward layers",
+          {.min = 1});
+  s.field("num_blocks", of<T>(&DecoderSettings::num_blocks), "number of blocks", {.min = 1});
+  s.field("dropout_rate", of<T>(&DecoderSettings::dropout_rate), "dropout", {.min = 0, .max = 1});
+  s.field("positional_dropout_rate", of<T>(&DecoderSettings::positional_dropout_rate),
+          "dropout after positions", {.min = 0, .max = 1});
+  s.field("self_attention_dropout_rate", of<T>(&DecoderSettings::self_attention_dropout_rate),
+          "dropout", {.min = 0, .max = 1});
+  s.field("src_attention_dropout_rate", of<T>(&DecoderSettings::src_attention_dropout_rate),
+          "dropout", {.min = 0, .max = 1});
+  s.field("layer_drop_rate", of<T>(&DecoderSettings::layer_drop_rate), "chance to skip a block",
+          {.min = 0, .max = 1});
+  s.field("qk_norm", of<T>(&DecoderSettings::qk_norm), "LayerNorm on queries and keys");
+  s.field("gradient_checkpoint_layers", of<T>(&DecoderSettings::gradient_checkpoint_layers),
+          "blocks (from 1) recomputed in the backward pass");
+  s.field("input_layer", &T::input_layer, "only embed", {.one_of = {"embed"}});
+  s.field("use_output_layer", &T::use_output_layer, "only true");
+  s.field("normalize_before", &T::normalize_before, "only true");
+  s.field("concat_after", &T::concat_after, "only false");
+  s.field("use_flash_attn", &T::use_flash_attn,
+          "accepted: the fastest attention that libtorch has is always used");
+  const T conf = s.parse(node, problems);
+  if (!conf.use_output_layer) problems.add(node["use_output_layer"], "only true is supported");
+  if (!conf.normalize_before) problems.add(node["normalize_before"], "only true is supported");
+  if (conf.concat_after) problems.add(node["concat_after"], "only false is supported");
+  return conf;
+}
+
+struct PredictorConf : PredictorSettings {
+  std::string rnn_type = "lstm";
+  std::int64_t embed_size = 256;
+  double embed_dropout_rate = 0.0;
+  std::int64_t embed_pad = 0;
+};
+
+PredictorSettings read_predictor(const std::string& name, const Node& node, Problems& problems) {
+  using T = PredictorConf;
+  Schema<T> s("decoder_conf", "Prediction network of a transducer.");
+  if (name == "stateless") {
+    s.field("embed_size", &T::embed_size, "size of a token's vector", {.min = 1});
+    s.field("embed_dropout_rate", &T::embed_dropout_rate, "dropout", {.min = 0, .max = 1});
+  } else {
+    s.field("rnn_type", &T::rnn_type, "kind of layers", {.one_of = {"lstm", "gru"}});
+    s.field("num_layers", of<T>(&PredictorSettings::num_layers), "number of layers", {.min = 1});
+    s.field("hidden_size", of<T>(&PredictorSettings::hidden_size), "width", {.min = 1});
+    s.field("dropout", of<T>(&PredictorSettings::dropout), "dropout after a layer",
+            {.min = 0, .max = 1});
+    s.field("dropout_embed", of<T>(&PredictorSettings::dropout_embed), "dropout of embeddings",
+            {.min = 0, .max = 1});
+  }
+  s.field("embed_pad", &T::embed_pad, "only 0, the blank", {.min = 0, .max = 0});
+  T conf = s.parse(node, problems);
+  conf.kind = name == "stateless" ? "stateless" : conf.rnn_type;
+  if (name == "stateless") {
+    conf.hidden_size = conf.embed_size;
+    conf.dropout_embed = conf.embed_dropout_rate;
+  }
+  return conf;
+}
+
+struct JointConf {
+  std::int64_t joint_space_size = 256;
+  std::string joint_activation_type = "tanh";
+};
+
+JointSettings read_joint(const Node& node, Problems& problems) {
+  Schema<JointConf> s("joint_net_conf", "Joint network of a transducer.");
+  s.field("joint_space_size", &JointConf::joint_space_size, "width", {.min = 1});
+  s.field("joint_activation_type", &JointConf::joint_activation_type, "activation",
+          {.one_of = {"tanh", "relu"}});
+  const JointConf conf = s.parse(node, problems);
+  return {conf.joint_space_size,
+          conf.joint_activation_type == "relu" ? Activation::kRelu : Activation::kTanh};
+}
+
+struct CtcConf {
+  double dropout_rate = 0.0;
+  std::string ctc_type = "builtin";
+  bool reduce = true;
+  std::optional<bool> ignore_nan_grad;
+  bool zero_infinity = true;
+};
+
+CtcSettings read_ctc(const Node& node, Problems& problems) {
+  Schema<CtcConf> s("ctc_conf", "CTC head.");
+  s.field("dropout_rate", &CtcConf::dropout_rate, "dropout", {.min = 0, .max = 1});
+  s.field("ctc_type", &CtcConf::ctc_type, "only builtin", {.one_of = {"builtin"}});
+  s.field("reduce", &CtcConf::reduce, "accepted: the loss is always a mean over utterances");
+  s.field("ignore_nan_grad", &CtcConf::ignore_nan_grad, "old name of zero_infinity");
+  s.field("zero_infinity", &CtcConf::zero_infinity,
+          "utterances too short for their text cost nothing");
+  const CtcConf conf = s.parse(node, problems);
+  return {conf.dropout_rate, conf.ignore_nan_grad.value_or(conf.zero_infinity)};
+}
+
+struct ModelConf {
+  double ctc_weight = 0.5;
+  double interctc_weight = 0.0;
+  std::int64_t ignore_id = -1;
+  double lsm_weight = 0.0;
+  bool length_normalized_loss = false;
+  bool report_cer = true, report_wer = true;
+  std::string sym_space = "<space>", sym_blank = "<blank>";
+  std::optional<std::string> sym_sos, sym_eos, sym_sop, sym_na;
+  bool extract_feats_in_collect_stats = true;
+  bool autocast_frontend = false;
+};
+
+void read_model_conf(const Node& node, bool is_s2t, AsrSettings& settings, Problems& problems) {
+  using T = ModelConf;
+  Schema<T> s("model_conf", "Losses.");
+  s.field("ctc_weight", &T::ctc_weight, "weight of CTC; the attention decoder has the rest",
+          {.min = 0, .max = 1});
+  s.field("interctc_weight", &T::interctc_weight, "weight of CTC at inner blocks within CTC",
+          {.min = 0, .max = 1});
+  s.field("ignore_id", &T::ignore_id, "padding of texts; only -1", {.min = -1, .max = -1});
+  s.field("lsm_weight", &T::lsm_weight, "label smoothing", {.min = 0, .max = 1});
+  s.field("length_normalized_loss", &T::length_normalized_loss,
+          "mean over tokens instead of utterances");
+  s.field("report_cer", &T::report_cer, "character error rate in validation");
+  s.field("report_wer", &T::report_wer, "word error rate in validation");
+  s.field("sym_space", &T::sym_space, "the token of a space");
+  s.field("sym_blank", &T::sym_blank, "the token of blank");
+  s.field("sym_sos", &T::sym_sos, "the token before a text");
+  s.field("sym_eos", &T::sym_eos, "the token after a text");
+  s.field("extract_feats_in_collect_stats", &T::extract_feats_in_collect_stats,
+          "accepted: stats are of features");
+  s.field("autocast_frontend", &T::autocast_frontend, "accepted: the frontend is always float32");
+  if (is_s2t) {
+    s.field("sym_sop", &T::sym_sop, "the token before a previous text");
+    s.field("sym_na", &T::sym_na, "the token of 'not available'");
+  }
+  const T conf = s.parse(node, problems);
+  settings.ctc_weight = conf.ctc_weight;
+  settings.interctc_weight = conf.interctc_weight;
+  settings.lsm_weight = conf.lsm_weight;
+  settings.length_normalized_loss = conf.length_normalized_loss;
+  const auto index_of = [&](const std::string& token, std::int64_t fallback) {
+    const auto found = std::find(settings.token_list.begin(), settings.token_list.end(), token);
+    return found == settings.token_list.end() ? fallback : found - settings.token_list.begin();
+  };
+  const std::int64_t last = settings.vocab_size - 1;
+  settings.blank_id = index_of(conf.sym_blank, 0);
+  settings.sos_id = index_of(conf.sym_sos.value_or(is_s2t ? "<sos>" : "<sos/eos>"), last);
+  settings.eos_id = index_of(conf.sym_eos.value_or(is_s2t ? "<eos>" : "<sos/eos>"), last);
+  if (settings.blank_id != 0)
+    problems.add(node, "blank is token " + std::to_string(settings.blank_id) +
+                           " of the token list, expected the first");
+}
+
+void read_tokens(const Node& model, ReadOptions options, AsrSettings& settings,
+                 Problems& problems) {
+  settings.vocab_size = model["vocab_size"].value_or<std::int64_t>(0);
+  const Node list = model["token_list"];
+  if (list.is_list()) {
+    settings.token_list = list.as<std::vector<std::string>>();
+  } else if (list.is_scalar() && options.read_files) {
+    const std::string path = list.as<std::string>();
+    if (!std::filesystem::exists(path)) {
+      problems.add(list, "file not found: " + path, "run the train_tokenizer stage first");
+      return;
+    }
+    settings.token_list = split(read_file(path), '\n');
+    for (std::string& token : settings.token_list)
+      while (!token.empty() && (token.back() == '\r' || token.back() == ' ')) token.pop_back();
+    if (!settings.token_list.empty() && settings.token_list.back().empty())
+      settings.token_list.pop_back();
+  }
+  const auto count = static_cast<std::int64_t>(settings.token_list.size());
+  if (count > 0 && settings.vocab_size > 0 && count != settings.vocab_size)
+    problems.add(model["vocab_size"],
+                 "got " + std::to_string(settings.vocab_size) + ", but the token list has " +
+                     std::to_string(count) + " tokens",
+                 "remove vocab_size; the token list decides");
+  if (count > 0) settings.vocab_size = count;
+  if (settings.vocab_size < 2 && options.read_files)
+    problems.add(model, "the vocabulary is empty",
+                 "set token_list (a file or a list) or vocab_size");
+}
+
+AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Problems& problems) {
+  AsrSettings settings;
+  read_tokens(model, options, settings, problems);
+  for (const char* key : {"preencoder", "postencoder"})
+    if (!model[key].is_null())
+      problems.add(model[key],
+                   "got " + model[key].describe_value() + ", expected null: not supported");
+  if (!model["model"].is_null() && model["model"].value_or<std::string>("") != "espnet")
+    problems.add(model["model"], "got " + model["model"].describe_value() + ", expected espnet");
+
+  settings.input_size = model["input_size"].value_or<std::int64_t>(0);
+  settings.use_frontend = settings.input_size == 0;
+  if (settings.use_frontend) {
+    const Node name = model["frontend"];
+    if (name.defined() && name.value_or<std::string>("") != "default")
+      problems.add(name, "got " + name.describe_value() + ", expected default",
+                   "for features made elsewhere set input_size and leave frontend out");
+    settings.frontend = read_frontend(model["frontend_conf"], problems);
+  }
+  if (!model["specaug"].is_null()) {
+    if (model["specaug"].value_or<std::string>("") != "specaug")
+      problems.add(model["specaug"],
+                   "got " + model["specaug"].describe_value() + ", expected specaug or null");
+    settings.specaug = read_specaug(model["specaug_conf"], problems);
+  }
+  settings.normalize =
+      read_normalize(model["normalize"], model["normalize_conf"], options, problems);
+
+  const Node encoder = model["encoder"];
+  if (encoder.is_null())
+    problems.add(model, "key 'encoder' is missing", "add encoder: conformer");
+  else
+    settings.encoder = read_encoder_conf(encoder.value_or<std::string>(""), encoder,
+                                         model["encoder_conf"], problems);
+
+  const Node decoder = model["decoder"];
+  const std::string name = decoder.value_or<std::string>("");
+  if (name.empty()) {
+    settings.decoder_kind = AsrDecoderKind::kNone;
+  } else if (name == "transformer") {
+    settings.decoder_kind = AsrDecoderKind::kAttention;
+    settings.decoder = read_attention_decoder(model["decoder_conf"], problems);
+  } else if (name == "transducer" || name == "stateless") {
+    settings.decoder_kind = AsrDecoderKind::kTransducer;
+    settings.predictor = read_predictor(name, model["decoder_conf"], problems);
+    settings.joint = read_joint(model["joint_net_conf"], problems);
+  } else {
+    problems.add(decoder, "got " + decoder.describe_value() +
+                              ", expected transformer, transducer, stateless or null");
+  }
+  settings.ctc = read_ctc(model["ctc_conf"], problems);
+  read_model_conf(model["model_conf"], is_s2t, settings, problems);
+  if (settings.decoder_kind == AsrDecoderKind::kNone && settings.ctc_weight < 1.0 &&
+      !encoder.is_null())
+    problems.add(model,
+                 "ctc_weight is " + config::format_number(settings.ctc_weight) +
+                     " and there is no decoder for the rest",
+                 "set model_conf.ctc_weight: 1.0 or decoder: transformer");
+  if (settings.encoder.interctc_use_conditioning && settings.ctc_weight == 0.0)
+    problems.add(model["encoder_conf"], "interctc_use_conditioning needs CTC, but ctc_weight is 0");
+
+  const Node init = model["init"];
+  settings.init = init.is_null() || init.raw() == "none" ? "" : init.as<std::string>();
+  const std::vector<std::string> methods = {
+      "", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal"};
+  if (std::find(methods.begin(), methods.end(), settings.init) == methods.end())
+    problems.add(init, "got " + init.describe_value() + ", expected one of" + join(methods, " "));
+  return settings;
+}
+
+const std::vector<std::string> kModelKeys = {
+    "vocab_size",      "token_list",   "input_size",   "frontend",       "frontend_conf",
+    "specaug",         "specaug_conf", "normalize",    "normalize_conf", "preencoder",
+    "preencoder_conf", "encoder",      "encoder_conf", "postencoder",    "postencoder_conf",
+    "decoder",         "decoder_conf", "ctc_conf",     "joint_net_conf", "model",
+    "model_conf",      "init"};
+
+}  // namespace
+
+AsrSettings read_asr_model_block(const Node& model, bool is_s2t, Problems& problems,
+                                 ReadOptions options) {
+  if (!model.is_map()) {
+    problems.add(model,
+                 "got " + model.describe_value() + ", expected the model's settings as a map");
+    return {};
+  }
+  config::check_unknown_keys(model, kModelKeys, {}, problems);
+  return read_block(model, is_s2t, options, problems);
+}
+
+AsrSettings read_asr_settings(const Node& config, Problems& problems, ReadOptions options) {
+  const Node task = config["task"];
+  const std::string name = task.value_or<std::string>("");
+  const bool is_s2t = name.ends_with(".S2TTask");
+  if (!is_s2t && !name.ends_with(".ASRTask")) {
+    problems.add(
+        task.defined() ? task : config,
+        "task: got " + task.describe_value() + ", expected a task that builds a speech recogniser",
+        "set task: espnet3.systems.asr.task.ASRTask");
+    return {};
+  }
+  return read_asr_model_block(config["model"], is_s2t, problems, options);
+}
+
+AsrSettings read_espnet_config(const Node& flat, Problems& problems, ReadOptions options) {
+  // Only the speech-to-text task has these symbols.
+  const bool is_s2t = flat["model_conf"].is_map() && flat["model_conf"]["sym_na"].defined();
+  return read_block(flat, is_s2t, options, problems);
+}
+
+std::int64_t count_parameters(const AsrSettings& settings) {
+  AsrSettings without_files = settings;
+  without_files.normalize.stats_file.clear();
+  const AsrModel model(Build{.device = torch::kMeta}, without_files);
+  std::int64_t count = 0;
+  for (const auto& parameter : model->parameters()) count += parameter.numel();
+  return count;
+}
+
+}  // namespace tutti::speech

@@ -1,0 +1,42 @@
+// From the `task` and `model` blocks of a training file, or from ESPnet's flat config.yaml, to
+// AsrSettings.
+//
+//   config::Problems problems;
+//   AsrSettings settings = read_asr_settings(config, problems);
+//   problems.throw_if_any();
+//   AsrModel model(Build{}, settings);
+//
+// Names, keys and defaults are ESPnet's. A key that means something there and is not supported here
+// is a problem, not a silent difference; so is a key nobody knows.
+#pragma once
+
+#include "tutti/config/node.h"
+#include "tutti/config/problem.h"
+#include "tutti/speech/models/asr_model.h"
+
+namespace tutti::speech {
+
+struct ReadOptions {
+  // false: the token list and the statistics need not exist yet (checking a config before the
+  // stages that make them); then only `vocab_size` is known.
+  bool read_files = true;
+};
+
+// `config` is a whole training file; problems carry the place in it. Recipes name the task
+// espnet3.systems.asr.task.ASRTask, espnet2.tasks.asr.ASRTask or espnet2.tasks.s2t.S2TTask.
+AsrSettings read_asr_settings(const config::Node& config, config::Problems& problems,
+                              ReadOptions options = {});
+
+// The `model` block alone.
+AsrSettings read_asr_model_block(const config::Node& model, bool is_s2t, config::Problems& problems,
+                                 ReadOptions options = {});
+
+// exp/.../config.yaml as ESPnet2 writes it: the same keys at top level among those of training,
+// which are skipped. Relative paths are as they are in the file.
+AsrSettings read_espnet_config(const config::Node& flat, config::Problems& problems,
+                               ReadOptions options = {});
+
+// Parameters of the model, without making it. Buffers are not counted.
+std::int64_t count_parameters(const AsrSettings& settings);
+
+}  // namespace tutti::speech
