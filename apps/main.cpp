@@ -16,6 +16,7 @@ using tutti::apps::Command;
 
 constexpr Command kCommands[] = {
     {"config", "check or show config files", tutti::apps::run_config},
+    {"launch", "start a program as several ranks", tutti::apps::run_launch},
 };
 
 void print_help() {

@@ -10,6 +10,18 @@
 namespace tutti::config {
 namespace {
 std::string file_of(const Mark& mark) { return mark.file ? *mark.file : std::string(); }
+
+std::vector<Problem> in_order(std::vector<Problem> out) {
+  const auto order = [](const Problem& p) {
+    return std::make_tuple(file_of(p.mark), p.mark.line, p.mark.column, p.key, p.what);
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  out.erase(std::unique(out.begin(), out.end(),
+                        [&](const auto& a, const auto& b) { return order(a) == order(b); }),
+            out.end());
+  return out;
+}
 }  // namespace
 
 std::string Problem::describe() const {
@@ -28,18 +40,8 @@ void Problems::warn(const Node& at, std::string what, std::string fix) {
   warnings_.push_back({at.mark(), at.path(), std::move(what), std::move(fix)});
 }
 
-std::vector<Problem> Problems::sorted() const {
-  std::vector<Problem> out = list_;
-  const auto order = [](const Problem& p) {
-    return std::make_tuple(file_of(p.mark), p.mark.line, p.mark.column, p.key, p.what);
-  };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](const auto& a, const auto& b) { return order(a) < order(b); });
-  out.erase(std::unique(out.begin(), out.end(),
-                        [&](const auto& a, const auto& b) { return order(a) == order(b); }),
-            out.end());
-  return out;
-}
+std::vector<Problem> Problems::sorted() const { return in_order(list_); }
+std::vector<Problem> Problems::sorted_warnings() const { return in_order(warnings_); }
 
 std::string Problems::describe() const {
   std::string text;

@@ -26,9 +26,11 @@ class Problems {
   void add(const Node& at, std::string what, std::string fix = {});
   // The same for something to know but not to stop for (deprecated names).
   void warn(const Node& at, std::string what, std::string fix = {});
+  void warn(Problem warning) { warnings_.push_back(std::move(warning)); }
   bool empty() const noexcept { return list_.empty(); }
   std::vector<Problem> sorted() const;  // by file, line, column; duplicates removed
   const std::vector<Problem>& warnings() const noexcept { return warnings_; }
+  std::vector<Problem> sorted_warnings() const;
   std::string describe() const;
   void throw_if_any() const;
 

@@ -13,6 +13,9 @@
 //   Problems problems;
 //   AdamSettings adam = adam_schema().parse(node, problems);
 //
+// A member may be of a type of its own: give it `read(const Node&, T&, std::string& expected)` in
+// tutti::config, `static constexpr const char* kTypeName` and `std::string default_text() const`.
+//
 // Keys the schema does not name are problems with a suggestion, never ignored. Keys that begin
 // with "_" and end with "_" (`_target_`, `_convert_`, `_recursive_`) are always allowed.
 #pragma once
@@ -119,6 +122,19 @@ class Schema {
     elsewhere_.emplace(std::move(key), std::move(sentence));
     return *this;
   }
+  // A key that exists elsewhere but not here. It is a problem, with the sentence as the fix, unless
+  // its value asks for nothing: null or one of `harmless`.
+  Schema& refused(std::string key, std::vector<std::string> harmless, std::string instead) {
+    refused_.emplace(key, instead);
+    readers_.push_back([key, harmless, instead](const Node& node, T&, Problems& problems) {
+      const Node value = node[key];
+      if (value.is_null()) return;
+      for (const auto& text : harmless)
+        if (value.is_scalar() && value.raw() == text) return;
+      problems.add({node.key_mark(key), value.path(), "not supported", instead});
+    });
+    return *this;
+  }
   // A check over the whole struct ("a needs b").
   Schema& check(std::function<void(const Node&, const T&, Problems&)> rule) {
     checks_.push_back(std::move(rule));
@@ -140,6 +156,7 @@ class Schema {
     const Node renamed = apply_renames(node, problems);
     std::vector<std::string> known = groups_;
     for (const auto& field : info_.fields) known.push_back(field.key);
+    for (const auto& [key, instead] : refused_) known.push_back(key);
     check_unknown_keys(renamed, known, elsewhere_, problems);
     for (const auto& reader : readers_) reader(renamed, out, problems);
     for (const auto& rule : checks_) rule(renamed, out, problems);
@@ -169,6 +186,7 @@ class Schema {
   std::vector<std::string> groups_;
   std::map<std::string, std::string> renamed_;
   std::map<std::string, std::string> elsewhere_;
+  std::map<std::string, std::string> refused_;
   std::vector<std::function<void(const Node&, T&, Problems&)>> readers_;
   std::vector<std::function<void(const Node&, const T&, Problems&)>> checks_;
 };
@@ -210,6 +228,8 @@ std::string type_name() {
     return type_name<typename T::value_type>() + " or null";
   else if constexpr (std::is_same_v<T, Node>)
     return "any";
+  else if constexpr (requires { T::kTypeName; })
+    return T::kTypeName;
   else
     static_assert(!sizeof(T), "type_name: not a readable type");
 }
@@ -236,6 +256,8 @@ std::string default_as_yaml(const T& value) {
     return value ? default_as_yaml(*value) : "null";
   else if constexpr (std::is_same_v<T, Node>)
     return value.defined() ? "..." : "null";
+  else if constexpr (requires { value.default_text(); })
+    return value.default_text();
   else if constexpr (detail::IsVector<T>::value) {
     std::string text = "[";
     for (const auto& element : value)

@@ -266,7 +266,10 @@ Process Process::start(const Command& command) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   int exec_errno = 0;
   Process process;
-  process.pid_ = spawn(command, {null.get(), out.get(), err ? err.get() : out.get()}, exec_errno);
+  const int in_fd = command.stdin_fd >= 0 ? command.stdin_fd : null.get();
+  const int out_fd = command.stdout_fd >= 0 ? command.stdout_fd : out.get();
+  const int err_fd = command.stderr_fd >= 0 ? command.stderr_fd : err ? err.get() : out_fd;
+  process.pid_ = spawn(command, {in_fd, out_fd, err_fd}, exec_errno);
   if (exec_errno != 0) {
     process.wait();
     throw_errno("cannot start " + command.argv[0], exec_errno);

@@ -26,8 +26,11 @@ struct Command {
   std::vector<std::string> unset_env;
   std::filesystem::path cwd;                     // empty: ours
   std::string stdin_text;                        // run_command only
+  int stdin_fd = -1;  // Process only: the child's standard input, still ours to close; -1: /dev/null
   std::filesystem::path stdout_path;             // Process only: append there; empty: ours
   std::filesystem::path stderr_path;             // Process only: append there; empty: as stdout_path, else ours
+  int stdout_fd = -1;                            // Process only, before the paths: the child writes there
+  int stderr_fd = -1;                            // Process only, before the paths
   std::chrono::milliseconds timeout{0};          // run_command only; 0: none
   std::size_t capture_limit = 4 << 20;           // bytes kept of each of stdout and stderr
   bool die_with_parent = true;                   // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one

@@ -6,6 +6,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/backends/backends.h"
+#include "tutti/parallel/backends/cluster.h"
 
 namespace tutti::parallel {
 namespace {
@@ -59,6 +60,14 @@ Schema<Block> block_schema() {
 const std::vector<BackendRow>& backend_rows() {
   static const std::vector<BackendRow> rows = {
       {"local", check_local, make_local},
+      {"slurm", check_cluster, make_cluster},
+      {"pbs", check_cluster, make_cluster},
+      {"sge", check_cluster, make_cluster},
+      {"lsf", check_cluster, make_cluster},
+      {"htcondor", check_cluster, make_cluster},
+      {"moab", check_cluster, make_cluster},
+      {"oar", check_cluster, make_cluster},
+      {"ssh", check_cluster, make_cluster},
   };
   return rows;
 }

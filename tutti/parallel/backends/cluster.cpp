@@ -6,6 +6,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/parallel/backends/jobqueue.h"
+#include "tutti/parallel/backends/ssh.h"
 
 namespace tutti::parallel {
 namespace {
@@ -17,9 +18,12 @@ struct Row {
 };
 
 constexpr Row kJobQueues[] = {
-    {"slurm", SchedulerKind::kSlurm, make_slurm}, {"pbs", SchedulerKind::kPbs, make_pbs},
-    {"sge", SchedulerKind::kSge, make_sge},       {"lsf", SchedulerKind::kLsf, make_lsf},
-    {"htcondor", SchedulerKind::kHtcondor, make_htcondor}, {"moab", SchedulerKind::kMoab, make_moab},
+    {"slurm", SchedulerKind::kSlurm, make_slurm},
+    {"pbs", SchedulerKind::kPbs, make_pbs},
+    {"sge", SchedulerKind::kSge, make_sge},
+    {"lsf", SchedulerKind::kLsf, make_lsf},
+    {"htcondor", SchedulerKind::kHtcondor, make_htcondor},
+    {"moab", SchedulerKind::kMoab, make_moab},
     {"oar", SchedulerKind::kOar, make_oar},
 };
 
@@ -35,26 +39,33 @@ const std::vector<std::string>& cluster_envs() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> out;
     for (const Row& row : kJobQueues) out.emplace_back(row.name);
+    out.emplace_back("ssh");
     return out;
   }();
   return names;
 }
 
-void check_cluster(const ParallelSettings& settings, const config::Node& block, config::Problems& problems) {
+void check_cluster(const ParallelSettings& settings, const config::Node& block,
+                   config::Problems& problems) {
   const config::Node options = block["options"];
+  if (settings.env == "ssh") return check_ssh(settings, options, problems);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("check_cluster: not a cluster env: " + settings.env);
   const std::size_t before = problems.sorted().size();
   const JobQueueOptions parsed = parse_jobqueue_options(row->kind, options, problems);
   if (problems.sorted().size() != before) return;
   // A skip that names nothing is most likely a slip: the directive it meant is still there.
-  const SubmissionText text = row->make()->text(parsed, WorkerLaunch{.command = {"tutti"}}, Submission{});
+  const SubmissionText text =
+      row->make()->text(parsed, WorkerLaunch{.command = {"tutti"}}, Submission{});
   for (const std::string& skip : text.unmatched_skips)
-    problems.warn(options["job_directives_skip"], fmt::format("'{}' names none of the generated directives", skip),
+    problems.warn(options["job_directives_skip"],
+                  fmt::format("'{}' names none of the generated directives", skip),
                   "give the exact name, as in `tutti parallel script`");
 }
 
-std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch, CommandRunner& runner) {
+std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner) {
+  if (settings.env == "ssh") return make_ssh(settings, launch, runner);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("make_cluster: not a cluster env: " + settings.env);
   config::Problems ignored;  // check_cluster has reported them

@@ -16,20 +16,25 @@ namespace tutti::parallel {
 // What a worker started by a cluster backend finds in its environment, beside WorkerLaunch::env.
 // Nothing secret travels this way: job scripts are world-readable on many clusters.
 namespace worker_env {
-inline constexpr char kJobId[] = "TUTTI_JOB_ID";             // the scheduler's own job id
-inline constexpr char kDrainAt[] = "TUTTI_WORKER_DRAIN_AT";  // unix seconds: take no new item after this
-inline constexpr char kThreads[] = "TUTTI_WORKER_THREADS";   // cores / processes
-inline constexpr char kMemoryLimit[] = "TUTTI_WORKER_MEMORY_LIMIT";    // bytes, memory / processes
-inline constexpr char kDeathTimeout[] = "TUTTI_WORKER_DEATH_TIMEOUT";  // seconds without a driver before leaving
-inline constexpr char kInterface[] = "TUTTI_WORKER_INTERFACE";         // network interface to reach the driver by
+inline constexpr char kJobId[] = "TUTTI_JOB_ID";  // the scheduler's own job id
+inline constexpr char kDrainAt[] =
+    "TUTTI_WORKER_DRAIN_AT";  // unix seconds: take no new item after this
+inline constexpr char kThreads[] = "TUTTI_WORKER_THREADS";           // cores / processes
+inline constexpr char kMemoryLimit[] = "TUTTI_WORKER_MEMORY_LIMIT";  // bytes, memory / processes
+inline constexpr char kDeathTimeout[] =
+    "TUTTI_WORKER_DEATH_TIMEOUT";  // seconds without a driver before leaving
+inline constexpr char kInterface[] =
+    "TUTTI_WORKER_INTERFACE";  // network interface to reach the driver by
 }  // namespace worker_env
 
 // slurm, pbs, sge, lsf, htcondor, moab, oar, ssh, kube.
 const std::vector<std::string>& cluster_envs();
 // Reads `parallel.options` (of `block`, for marks); adds every problem and every warning.
 // REQUIRES: settings.env is one of cluster_envs().
-void check_cluster(const ParallelSettings& settings, const config::Node& block, config::Problems& problems);
+void check_cluster(const ParallelSettings& settings, const config::Node& block,
+                   config::Problems& problems);
 // REQUIRES: check_cluster added no problem.
-std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch, CommandRunner& runner);
+std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner);
 
 }  // namespace tutti::parallel

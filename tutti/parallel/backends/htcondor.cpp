@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 bool same_key(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::tolower(x) == std::tolower(y);
+  });
 }
 
 std::string text_of(const Json& job, const char* key) {
@@ -33,7 +34,9 @@ std::vector<std::string> parse_condor_submit(std::string_view out, int num_jobs)
     if (words.empty() || (words.size() != 1 && !(words.size() == 3 && words[1] == "-"))) continue;
     const auto dot = words[0].find('.');
     const std::string cluster = words[0].substr(0, dot);
-    if (dot == std::string::npos || cluster.empty() || cluster.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (dot == std::string::npos || cluster.empty() ||
+        cluster.find_first_not_of("0123456789") != std::string::npos)
+      continue;
     std::vector<std::string> ids;
     for (int i = 0; i < num_jobs; ++i) ids.push_back(fmt::format("{}.{}", cluster, i));
     return ids;
@@ -46,22 +49,44 @@ std::map<std::string, QueueState> parse_condor_json(std::string_view out) {
   const auto begin = out.find('[');
   if (begin == std::string_view::npos) return states;
   for (const Json& job : parse_json(out.substr(begin), "HTCondor's answer")) {
-    if (!job.contains("ClusterId") || !job.contains("ProcId") || !job.contains("JobStatus") || !job["JobStatus"].is_number_integer()) continue;
+    if (!job.contains("ClusterId") || !job.contains("ProcId") || !job.contains("JobStatus") ||
+        !job["JobStatus"].is_number_integer())
+      continue;
     QueueState state;
     switch (job["JobStatus"].get<int>()) {
-      case 1: state = {.phase = JobPhase::kPending, .reason = "idle"}; break;
-      case 2: case 6: state = {.phase = JobPhase::kRunning}; break;
-      case 7: state = {.phase = JobPhase::kRunning, .reason = "suspended"}; break;
-      case 3: state = {.phase = JobPhase::kFailed, .reason = "removed: " + text_of(job, "RemoveReason"), .preempted = true}; break;
+      case 1:
+        state = {.phase = JobPhase::kPending, .reason = "idle"};
+        break;
+      case 2:
+      case 6:
+        state = {.phase = JobPhase::kRunning};
+        break;
+      case 7:
+        state = {.phase = JobPhase::kRunning, .reason = "suspended"};
+        break;
+      case 3:
+        state = {.phase = JobPhase::kFailed,
+                 .reason = "removed: " + text_of(job, "RemoveReason"),
+                 .preempted = true};
+        break;
       case 4: {
         const std::string code = text_of(job, "ExitCode");
         const std::string signal = text_of(job, "ExitSignal");
-        if (code == "0") state = {.phase = JobPhase::kEnded};
-        else state = {.phase = JobPhase::kFailed, .reason = !code.empty() ? "exit code " + code : "killed by signal " + signal};
+        if (code == "0")
+          state = {.phase = JobPhase::kEnded};
+        else
+          state = {.phase = JobPhase::kFailed,
+                   .reason = !code.empty() ? "exit code " + code : "killed by signal " + signal};
         break;
       }
-      case 5: state = {.phase = JobPhase::kFailed, .reason = "held: " + text_of(job, "HoldReason"), .must_remove = true}; break;
-      default: state = {.phase = JobPhase::kFailed, .reason = "job status " + text_of(job, "JobStatus")}; break;
+      case 5:
+        state = {.phase = JobPhase::kFailed,
+                 .reason = "held: " + text_of(job, "HoldReason"),
+                 .must_remove = true};
+        break;
+      default:
+        state = {.phase = JobPhase::kFailed, .reason = "job status " + text_of(job, "JobStatus")};
+        break;
     }
     states[text_of(job, "ClusterId") + "." + text_of(job, "ProcId")] = state;
   }
@@ -70,22 +95,25 @@ std::map<std::string, QueueState> parse_condor_json(std::string_view out) {
 
 namespace {
 
-constexpr char kAttributes[] = "ClusterId,ProcId,JobStatus,HoldReason,RemoveReason,ExitCode,ExitSignal";
+constexpr char kAttributes[] =
+    "ClusterId,ProcId,JobStatus,HoldReason,RemoveReason,ExitCode,ExitSignal";
 
 class HTCondor final : public Dialect {
  public:
   SchedulerKind kind() const override { return SchedulerKind::kHtcondor; }
   int max_array() const override { return 500; }
 
-  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const override {
-    const std::string log = log_folder_text(options, submission) + "/" + options.job_name + "-$(ClusterId)";
+  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                      const Submission& submission) const override {
+    const std::string log =
+        log_folder_text(options, submission) + "/" + options.job_name + "-$(ClusterId)";
     const std::string job_script = submission.stem + ".sh";
     std::vector<std::pair<std::string, std::string>> lines = {
         {"Universe", "vanilla"},
         {"batch_name", options.job_name},
         {"RequestCpus", std::to_string(options.cores)},
-        {"RequestMemory", fmt::format("{}", ceil_div(options.memory.count, 1 << 20))},   // MiB
-        {"RequestDisk", fmt::format("{}", ceil_div(options.disk->count, 1 << 10))},      // KiB
+        {"RequestMemory", fmt::format("{}", ceil_div(options.memory.count, 1 << 20))},  // MiB
+        {"RequestDisk", fmt::format("{}", ceil_div(options.disk->count, 1 << 10))},     // KiB
         {"InitialDir", std::filesystem::current_path().string()},
         {"Output", log + ".$(ProcId).out"},
         {"Error", log + ".$(ProcId).err"},
@@ -97,23 +125,35 @@ class HTCondor final : public Dialect {
     };
     SubmissionText out;
     for (const std::string& skip : options.job_directives_skip)
-      if (std::erase_if(lines, [&](const auto& line) { return same_key(line.first, skip); }) == 0) out.unmatched_skips.push_back(skip);
+      if (std::erase_if(lines, [&](const auto& line) { return same_key(line.first, skip); }) == 0)
+        out.unmatched_skips.push_back(skip);
     for (const auto& extra : options.extra_assignments) {
-      const auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return same_key(line.first, extra.first); });
-      if (found != lines.end()) found->second = extra.second;
-      else lines.push_back(extra);
+      const auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& line) {
+        return same_key(line.first, extra.first);
+      });
+      if (found != lines.end())
+        found->second = extra.second;
+      else
+        lines.push_back(extra);
     }
     out.script = options.shebang.value_or("#!/usr/bin/env condor_submit") + "\n\n";
     for (const auto& [key, value] : lines) out.script += fmt::format("{} = {}\n", key, value);
-    // The script lies in the shared run folder; handing it to bash keeps the prologue free of condor's quoting.
-    out.script += fmt::format("\nExecutable = /bin/bash\nTransfer_Executable = False\nArguments = \"'{}' $(ProcId)\"\n\nQueue {}\n",
-                              (submission.folder / job_script).string(), submission.num_jobs);
+    // The script lies in the shared run folder; handing it to bash keeps the prologue free of
+    // condor's quoting.
+    out.script += fmt::format(
+        "\nExecutable = /bin/bash\nTransfer_Executable = False\nArguments = \"'{}' "
+        "$(ProcId)\"\n\nQueue {}\n",
+        (submission.folder / job_script).string(), submission.num_jobs);
     out.script_suffix = ".sub";
-    const JobShell shell{.job_id = fmt::format("${{_CONDOR_JOB_AD:+$(awk '/^ClusterId =/{{c=$3}} /^ProcId =/{{p=$3}} END{{print c\".\"p}}' \"$_CONDOR_JOB_AD\")}}"),
-                         .task_index = submission.num_jobs > 1 ? "$1" : "0"};
-    out.beside[job_script] = "#!/usr/bin/env bash\n" + worker_lines(options, launch, shell, submission.first_worker_id);
+    const JobShell shell{
+        .job_id = fmt::format("${{_CONDOR_JOB_AD:+$(awk '/^ClusterId =/{{c=$3}} /^ProcId "
+                              "=/{{p=$3}} END{{print c\".\"p}}' \"$_CONDOR_JOB_AD\")}}"),
+        .task_index = submission.num_jobs > 1 ? "$1" : "0"};
+    out.beside[job_script] =
+        "#!/usr/bin/env bash\n" + worker_lines(options, launch, shell, submission.first_worker_id);
     out.submit = {.argv = {"condor_submit", "-terse"}, .timeout = 60s};
-    out.submit.argv.insert(out.submit.argv.end(), options.submit_command_extra.begin(), options.submit_command_extra.end());
+    out.submit.argv.insert(out.submit.argv.end(), options.submit_command_extra.begin(),
+                           options.submit_command_extra.end());
     out.submit.argv.push_back(script_path(submission, ".sub"));
     out.submit_line = out.submit.describe();
     return out;
@@ -123,7 +163,8 @@ class HTCondor final : public Dialect {
     return parse_condor_submit(result.out, num_jobs);
   }
 
-  std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const override {
+  std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                          CommandRunner& runner) const override {
     std::vector<std::string> argv = {"condor_q", "-json", "-attributes", kAttributes};
     argv.insert(argv.end(), ids.begin(), ids.end());
     const CommandResult queue = ask(runner, argv);
@@ -131,20 +172,24 @@ class HTCondor final : public Dialect {
     auto states = parse_condor_json(queue.out);
     for (const std::string& id : ids) {
       if (states.contains(id)) continue;
-      const CommandResult history = ask(runner, {"condor_history", "-json", "-limit", "1", "-attributes", kAttributes, id});
+      const CommandResult history =
+          ask(runner, {"condor_history", "-json", "-limit", "1", "-attributes", kAttributes, id});
       if (history.ok()) states.merge(parse_condor_json(history.out));
     }
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions& options, const std::vector<std::string>& ids) const override {
+  Command cancel_command(const JobQueueOptions& options,
+                         const std::vector<std::string>& ids) const override {
     Command command{.argv = {"condor_rm"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), options.cancel_command_extra.begin(), options.cancel_command_extra.end());
+    command.argv.insert(command.argv.end(), options.cancel_command_extra.begin(),
+                        options.cancel_command_extra.end());
     command.argv.insert(command.argv.end(), ids.begin(), ids.end());
     return command;
   }
 
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const override {
+  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
+                                 const std::string& job_id) const override {
     return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
   }
 };

@@ -19,9 +19,17 @@ using namespace std::chrono_literals;
 // Refusals that pass by themselves: a busy controller, not a wrong request.
 bool is_transient(const CommandResult& result) {
   if (result.timed_out) return true;
-  static const char* const kWords[] = {"temporarily unavailable", "Socket timed out", "Unable to contact", "Connection refused",
-                                       "Connection timed out",    "try again",        "Try again",         "cannot connect to server",
-                                       "communication failure",   "Zero Bytes were transmitted", "LSF is down"};
+  static const char* const kWords[] = {"temporarily unavailable",
+                                       "Socket timed out",
+                                       "Unable to contact",
+                                       "Connection refused",
+                                       "Connection timed out",
+                                       "try again",
+                                       "Try again",
+                                       "cannot connect to server",
+                                       "communication failure",
+                                       "Zero Bytes were transmitted",
+                                       "LSF is down"};
   return std::any_of(std::begin(kWords), std::end(kWords), [&](const char* word) {
     return result.err.find(word) != std::string::npos || result.out.find(word) != std::string::npos;
   });
@@ -30,21 +38,24 @@ bool is_transient(const CommandResult& result) {
 // Arrays can be switched off for a cluster; its words then name them.
 bool is_about_arrays(const CommandResult& result) {
   std::string words = result.err + result.out;
-  std::transform(words.begin(), words.end(), words.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(words.begin(), words.end(), words.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return words.find("array") != std::string::npos;
 }
 
-// A scheduler may lag behind its own submit command: a job it does not show is lost only after this.
+// A scheduler may lag behind its own submit command: a job it does not show is lost only after
+// this.
 constexpr Seconds kLag{10.0};
 constexpr Seconds kLongestPause{30.0};
 constexpr std::size_t kCancelBatch = 200;
 
 }  // namespace
 
-SubmissionText shell_script(const JobQueueOptions& options, const std::string& prefix, const std::vector<Directive>& directives,
-                            const std::string& body) {
+SubmissionText shell_script(const JobQueueOptions& options, const std::string& prefix,
+                            const std::vector<Directive>& directives, const std::string& body) {
   SubmissionText out;
-  const auto lines = final_directives(directives, options.job_directives_skip, options.extra_directives, out.unmatched_skips);
+  const auto lines = final_directives(directives, options.job_directives_skip,
+                                      options.extra_directives, out.unmatched_skips);
   out.script = options.shebang.value_or("#!/usr/bin/env bash") + "\n\n";
   for (const std::string& line : lines) out.script += prefix + " " + line + "\n";
   out.script += "\n" + body;
@@ -63,9 +74,13 @@ std::string log_folder_text(const JobQueueOptions& options, const Submission& su
   return options.log_directory.value_or(submission.log_folder.string());
 }
 
-JobQueueBackend::JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options, WorkerLaunch launch, CommandRunner& runner,
-                                 const Clock& clock)
-    : dialect_(std::move(dialect)), options_(std::move(options)), launch_(std::move(launch)), runner_(runner), clock_(clock) {}
+JobQueueBackend::JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options,
+                                 WorkerLaunch launch, CommandRunner& runner, const Clock& clock)
+    : dialect_(std::move(dialect)),
+      options_(std::move(options)),
+      launch_(std::move(launch)),
+      runner_(runner),
+      clock_(clock) {}
 
 std::vector<Submission> JobQueueBackend::plan(int n) const {
   std::vector<Submission> out;
@@ -99,7 +114,8 @@ CommandResult JobQueueBackend::run_submit(const Command& command) {
 
 std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission) {
   const SubmissionText text = dialect_->text(options_, launch_, submission);
-  for (const auto& [name, content] : text.beside) write_file_atomic(submission.folder / name, content, 0755);
+  for (const auto& [name, content] : text.beside)
+    write_file_atomic(submission.folder / name, content, 0755);
   write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0755);
   ++next_submission_;
   const CommandResult result = run_submit(text.submit);
@@ -108,17 +124,20 @@ std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission)
     arrays_refused_ = true;
     return submit(submission.num_jobs * options_.processes);
   }
-  const std::string script_hint =
-      fmt::format("the script is {}", (submission.folder / (submission.stem + text.script_suffix)).string());
+  const std::string script_hint = fmt::format(
+      "the script is {}", (submission.folder / (submission.stem + text.script_suffix)).string());
   if (!result.ok()) {
     if (result.exit_code == 127)
-      throw SchedulerError(result.describe(), fmt::format("run on a host with the {} commands, or use another parallel.env",
-                                                          scheduler_name(dialect_->kind())));
+      throw SchedulerError(
+          result.describe(),
+          fmt::format("run on a host with the {} commands, or use another parallel.env",
+                      scheduler_name(dialect_->kind())));
     throw SchedulerError(result.describe(), script_hint);
   }
   const auto ids = dialect_->parse_submit(result, submission.num_jobs);
   if (ids.empty())
-    throw SchedulerError(fmt::format("`{}` succeeded but its answer has no job id: '{}'", result.command, trim(result.out)),
+    throw SchedulerError(fmt::format("`{}` succeeded but its answer has no job id: '{}'",
+                                     result.command, trim(result.out)),
                          "look for the job in the queue and cancel it by hand; " + script_hint);
   std::vector<JobStatus> out;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -139,7 +158,8 @@ std::vector<JobStatus> JobQueueBackend::submit(int n) {
   if (n <= 0) return {};
   make_folders(launch_.run_folder / "scripts");
   make_folders(launch_.run_folder / "logs");
-  if (options_.log_directory && options_.log_directory->find('$') == std::string::npos) make_folders(*options_.log_directory);
+  if (options_.log_directory && options_.log_directory->find('$') == std::string::npos)
+    make_folders(*options_.log_directory);
   std::vector<JobStatus> out;
   for (const Submission& submission : plan(n)) {
     auto jobs = submit_one(submission);
@@ -154,11 +174,15 @@ std::vector<JobStatus> JobQueueBackend::submit(int n) {
   return out;
 }
 
-bool JobQueueBackend::due() const { return !last_query_ || clock_.steady() - *last_query_ >= query_pause_; }
+bool JobQueueBackend::due() const {
+  return !last_query_ || clock_.steady() - *last_query_ >= query_pause_;
+}
 
 void JobQueueBackend::apply(Job& job, const std::map<std::string, QueueState>& states) {
-  // The worker's own log says most; a job that died before its worker left words in the job's log only.
-  const auto worker_log = launch_.run_folder / "logs" / fmt::format("worker-{}.log", job.status.worker_ids.front());
+  // The worker's own log says most; a job that died before its worker left words in the job's log
+  // only.
+  const auto worker_log =
+      launch_.run_folder / "logs" / fmt::format("worker-{}.log", job.status.worker_ids.front());
   std::error_code none;
   job.status.log = std::filesystem::exists(worker_log, none) ? worker_log : job.job_log;
   const auto found = states.find(job.status.job_id);
@@ -200,32 +224,39 @@ std::vector<JobStatus> JobQueueBackend::poll() {
       if (!stuck.empty()) runner_.run(dialect_->cancel_command(options_, stuck));
     } catch (const SchedulerError& error) {
       // A scheduler that cannot be asked says nothing about our jobs: keep what we knew.
-      if (++failed_queries_ == 1 || failed_queries_ % 20 == 0) log::warning("cannot ask for the state of our jobs: {}", error.what());
+      if (++failed_queries_ == 1 || failed_queries_ % 20 == 0)
+        log::warning("cannot ask for the state of our jobs: {}", error.what());
     }
     last_query_ = clock_.steady();
     // At most a twentieth of the time goes into asking; settled queues are asked less often.
     const Seconds cost = *last_query_ - before;
-    query_pause_ = std::min(kLongestPause, std::max({Seconds(1.0), query_pause_ * 1.2, cost * 20.0}));
-    if (std::any_of(jobs_.begin(), jobs_.end(), [](const Job& j) { return !j.over && j.status.phase == JobPhase::kPending; }))
+    query_pause_ =
+        std::min(kLongestPause, std::max({Seconds(1.0), query_pause_ * 1.2, cost * 20.0}));
+    if (std::any_of(jobs_.begin(), jobs_.end(),
+                    [](const Job& j) { return !j.over && j.status.phase == JobPhase::kPending; }))
       query_pause_ = std::min(query_pause_, std::max(Seconds(2.0), cost * 20.0));
   }
   for (const Job& job : jobs_)
-    if (std::find(ids.begin(), ids.end(), job.status.job_id) != ids.end()) out.push_back(job.status);
-  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }), jobs_.end());
+    if (std::find(ids.begin(), ids.end(), job.status.job_id) != ids.end())
+      out.push_back(job.status);
+  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }),
+              jobs_.end());
   return out;
 }
 
 void JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept try {
   std::vector<std::string> ids;
   for (Job& job : jobs_) {
-    const bool wanted = job_ids.empty() || std::find(job_ids.begin(), job_ids.end(), job.status.job_id) != job_ids.end();
+    const bool wanted = job_ids.empty() || std::find(job_ids.begin(), job_ids.end(),
+                                                     job.status.job_id) != job_ids.end();
     if (job.over || !wanted) continue;
     job.cancelled_by_us = true;
     ids.push_back(job.status.job_id);
   }
   for (std::size_t at = 0; at < ids.size(); at += kCancelBatch) {
-    const std::vector<std::string> batch(ids.begin() + static_cast<std::ptrdiff_t>(at),
-                                         ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), at + kCancelBatch)));
+    const std::vector<std::string> batch(
+        ids.begin() + static_cast<std::ptrdiff_t>(at),
+        ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), at + kCancelBatch)));
     const Command command = dialect_->cancel_command(options_, batch);
     CommandResult result;
     for (int attempt = 0; attempt < 2 && !result.ok(); ++attempt) result = runner_.run(command);
@@ -234,11 +265,13 @@ void JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
     std::vector<std::string> alive;
     try {
       for (const auto& [id, state] : dialect_->query(batch, runner_))
-        if (state.phase == JobPhase::kPending || state.phase == JobPhase::kRunning) alive.push_back(id);
+        if (state.phase == JobPhase::kPending || state.phase == JobPhase::kRunning)
+          alive.push_back(id);
     } catch (const Error&) {
       alive = batch;  // nobody to ask: name them all
     }
-    if (!alive.empty()) log::warning("jobs may still be in the queue: {} ({})", join(alive, " "), result.describe());
+    if (!alive.empty())
+      log::warning("jobs may still be in the queue: {} ({})", join(alive, " "), result.describe());
   }
   query_pause_ = Seconds(1.0);
 } catch (const std::exception& error) {
@@ -250,7 +283,8 @@ std::vector<ScriptPreview> JobQueueBackend::scripts(int n) const {
   for (const Submission& submission : plan(n)) {
     const SubmissionText text = dialect_->text(options_, launch_, submission);
     std::string script = text.script;
-    for (const auto& [name, content] : text.beside) script += fmt::format("\n# --- {}\n{}", (submission.folder / name).string(), content);
+    for (const auto& [name, content] : text.beside)
+      script += fmt::format("\n# --- {}\n{}", (submission.folder / name).string(), content);
     out.push_back({std::move(script), text.submit_line});
   }
   return out;

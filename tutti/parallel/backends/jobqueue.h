@@ -24,21 +24,21 @@ namespace tutti::parallel {
 
 // One submission: a single job, or an array of them.
 struct Submission {
-  int num_jobs = 1;         // > 1: an array
-  int first_worker_id = 0;  // of array index 0; index i has first_worker_id + i * processes
-  std::filesystem::path folder;        // where its files are written: RUN/scripts
-  std::string stem;                    // "job-0": files are FOLDER/STEM.sh ...
+  int num_jobs = 1;              // > 1: an array
+  int first_worker_id = 0;       // of array index 0; index i has first_worker_id + i * processes
+  std::filesystem::path folder;  // where its files are written: RUN/scripts
+  std::string stem;              // "job-0": files are FOLDER/STEM.sh ...
   std::filesystem::path log_folder;
 };
 
 // The files of a submission and the command that hands it in.
 struct SubmissionText {
-  std::string script;                         // what the scheduler reads: FOLDER/STEM.sh, or .sub for HTCondor
+  std::string script;  // what the scheduler reads: FOLDER/STEM.sh, or .sub for HTCondor
   std::string script_suffix = ".sh";
   std::map<std::string, std::string> beside;  // more files by name in FOLDER (HTCondor's job.sh)
   Command submit;
-  std::string submit_line;                    // as one would type it
-  std::vector<std::string> unmatched_skips;   // entries of job_directives_skip that named nothing
+  std::string submit_line;                   // as one would type it
+  std::vector<std::string> unmatched_skips;  // entries of job_directives_skip that named nothing
 };
 
 // What the scheduler says of one job.
@@ -55,14 +55,20 @@ class Dialect {
   virtual SchedulerKind kind() const = 0;
   // The most jobs one array may hold; 1: no arrays.
   virtual int max_array() const { return 1; }
-  virtual SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const = 0;
+  virtual SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                              const Submission& submission) const = 0;
   // The ids of the jobs, one per array index; empty when the answer is not understood.
-  virtual std::vector<std::string> parse_submit(const CommandResult& result, int num_jobs) const = 0;
+  virtual std::vector<std::string> parse_submit(const CommandResult& result,
+                                                int num_jobs) const = 0;
   // States of those of `ids` the scheduler knows. Throws SchedulerError when it cannot be asked.
-  virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const = 0;
-  virtual Command cancel_command(const JobQueueOptions& options, const std::vector<std::string>& ids) const = 0;
+  virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                                  CommandRunner& runner) const = 0;
+  virtual Command cancel_command(const JobQueueOptions& options,
+                                 const std::vector<std::string>& ids) const = 0;
   // Where a job's output goes.
-  virtual std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const = 0;
+  virtual std::filesystem::path log_path(const JobQueueOptions& options,
+                                         const Submission& submission,
+                                         const std::string& job_id) const = 0;
 };
 
 std::unique_ptr<Dialect> make_slurm();
@@ -74,21 +80,23 @@ std::unique_ptr<Dialect> make_htcondor();
 std::unique_ptr<Dialect> make_oar();
 
 // "shebang, empty line, PREFIX directive..., body": the script of every scheduler that reads one.
-SubmissionText shell_script(const JobQueueOptions& options, const std::string& prefix, const std::vector<Directive>& directives,
-                            const std::string& body);
+SubmissionText shell_script(const JobQueueOptions& options, const std::string& prefix,
+                            const std::vector<Directive>& directives, const std::string& body);
 // FOLDER/STEM.sh
 std::string script_path(const Submission& submission, const std::string& suffix = ".sh");
-// Runs a query of the scheduler, in English and with a time limit. Never throws for what it answers.
+// Runs a query of the scheduler, in English and with a time limit. Never throws for what it
+// answers.
 CommandResult ask(CommandRunner& runner, std::vector<std::string> argv);
 
-// The log folder in words for a directive: the user's text when given ($VAR kept), else LOGS of the run.
+// The log folder in words for a directive: the user's text when given ($VAR kept), else LOGS of the
+// run.
 std::string log_folder_text(const JobQueueOptions& options, const Submission& submission);
 
 // Touched by one thread only.
 class JobQueueBackend final : public Backend {
  public:
-  JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options, WorkerLaunch launch, CommandRunner& runner,
-                  const Clock& clock = Clock::system());
+  JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options, WorkerLaunch launch,
+                  CommandRunner& runner, const Clock& clock = Clock::system());
 
   std::vector<JobStatus> submit(int n) override;
   std::vector<JobStatus> poll() override;

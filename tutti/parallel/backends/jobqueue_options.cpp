@@ -21,7 +21,8 @@ bool one_of(SchedulerKind kind, std::initializer_list<SchedulerKind> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-// Options only some schedulers have, and which: one table serves the schemas and the "belongs to" errors.
+// Options only some schedulers have, and which: one table serves the schemas and the "belongs to"
+// errors.
 struct Owned {
   const char* key;
   std::vector<SchedulerKind> kinds;
@@ -53,20 +54,27 @@ const std::vector<Owned>& owned_options() {
 
 bool has(SchedulerKind kind, std::string_view key) {
   for (const Owned& option : owned_options())
-    if (option.key == key) return std::find(option.kinds.begin(), option.kinds.end(), kind) != option.kinds.end();
+    if (option.key == key)
+      return std::find(option.kinds.begin(), option.kinds.end(), kind) != option.kinds.end();
   return false;
 }
 
 // What to use instead, where a scheduler expresses the same thing otherwise.
 std::string instead(SchedulerKind kind, std::string_view key) {
   using K = SchedulerKind;
-  if (kind == K::kHtcondor && key == "walltime") return "limit the time with job_extra_directives: {allowed_job_duration: 7200}";
-  if (kind == K::kHtcondor && key == "queue") return "HTCondor has no queues; use job_extra_directives: {Requirements: ...}";
-  if (kind == K::kHtcondor && key == "account") return "use job_extra_directives: {accounting_group: ...}";
-  if (kind == K::kHtcondor && key == "project") return "use job_extra_directives: {+ProjectName: '\"...\"'}";
+  if (kind == K::kHtcondor && key == "walltime")
+    return "limit the time with job_extra_directives: {allowed_job_duration: 7200}";
+  if (kind == K::kHtcondor && key == "queue")
+    return "HTCondor has no queues; use job_extra_directives: {Requirements: ...}";
+  if (kind == K::kHtcondor && key == "account")
+    return "use job_extra_directives: {accounting_group: ...}";
+  if (kind == K::kHtcondor && key == "project")
+    return "use job_extra_directives: {+ProjectName: '\"...\"'}";
   if (kind == K::kLsf && key == "account") return "use project";
-  if (one_of(kind, {K::kSge, K::kOar}) && key == "account") return "use project, or job_extra_directives: ['-A ...']";
-  if (kind == K::kSlurm && key == "resource_spec") return "use job_cpu, job_mem or job_extra_directives";
+  if (one_of(kind, {K::kSge, K::kOar}) && key == "account")
+    return "use project, or job_extra_directives: ['-A ...']";
+  if (kind == K::kSlurm && key == "resource_spec")
+    return "use job_cpu, job_mem or job_extra_directives";
   if (kind == K::kLsf && key == "resource_spec") return "use job_extra_directives: ['-R \"...\"']";
   if (key == "job_cpu" || key == "ncpus") return "use cores";
   if (key == "job_mem" || key == "mem") return "use memory";
@@ -84,17 +92,21 @@ Node normalise(SchedulerKind kind, const Node& options, Problems& problems) {
                                                 {"header_skip", "job_directives_skip"}};
   if (has(kind, "account")) renamed.emplace("project", "account");
   const auto find = [&](const std::string& key) {
-    return std::find_if(copy->map.begin(), copy->map.end(), [&](const auto& entry) { return entry.first == key; });
+    return std::find_if(copy->map.begin(), copy->map.end(),
+                        [&](const auto& entry) { return entry.first == key; });
   };
   for (const auto& [old_key, new_key] : renamed) {
     const auto old_entry = find(old_key);
     if (old_entry == copy->map.end()) continue;
-    problems.warn(options[old_key], fmt::format("'{}' is an old name", old_key), fmt::format("use '{}'", new_key));
+    problems.warn(options[old_key], fmt::format("'{}' is an old name", old_key),
+                  fmt::format("use '{}'", new_key));
     const auto new_entry = find(new_key);
     const bool replaced = new_entry != copy->map.end();
-    const bool empty = replaced && (new_entry->second->kind == config::Kind::kNull ||
-                                    (new_entry->second->kind == config::Kind::kList && new_entry->second->list.empty()) ||
-                                    (new_entry->second->kind == config::Kind::kMap && new_entry->second->map.empty()));
+    const bool empty =
+        replaced &&
+        (new_entry->second->kind == config::Kind::kNull ||
+         (new_entry->second->kind == config::Kind::kList && new_entry->second->list.empty()) ||
+         (new_entry->second->kind == config::Kind::kMap && new_entry->second->map.empty()));
     if (!replaced) {
       old_entry->first = new_key;
     } else {
@@ -123,12 +135,14 @@ void read_extra_directives(SchedulerKind kind, O& out, Problems& problems) {
                    "write job_extra_directives: {Requirements: '(OpSys == \"LINUX\")'}");
       return;
     }
-    for (const auto& [key, value] : node.items()) out.extra_assignments.emplace_back(key, value.is_null() ? "" : value.raw());
+    for (const auto& [key, value] : node.items())
+      out.extra_assignments.emplace_back(key, value.is_null() ? "" : value.raw());
     return;
   }
   const auto add = [&](const Node& at, const std::string& text) {
     if (text.empty() || (text[0] != '-' && text[0] != '+'))
-      problems.add(at, fmt::format("got '{}', expected an option such as '--gres=gpu:1'", text), "begin it with a dash");
+      problems.add(at, fmt::format("got '{}', expected an option such as '--gres=gpu:1'", text),
+                   "begin it with a dash");
     out.extra_directives.push_back(text);
   };
   if (node.is_list()) {
@@ -137,7 +151,8 @@ void read_extra_directives(SchedulerKind kind, O& out, Problems& problems) {
         add(element, element.raw());
       } else if (element.is_map() && element.size() == 1) {  // `- --gres: gpu:1` reads as a map
         const auto [key, value] = element.items()[0];
-        add(element, value.is_null() ? key : key + (key.starts_with("--") ? "=" : " ") + value.raw());
+        add(element,
+            value.is_null() ? key : key + (key.starts_with("--") ? "=" : " ") + value.raw());
       } else {
         problems.add(element, "got " + element.describe_value() + ", expected an option as text");
       }
@@ -146,11 +161,13 @@ void read_extra_directives(SchedulerKind kind, O& out, Problems& problems) {
     for (const auto& [key, value] : node.items())
       add(node, value.is_null() ? key : key + (key.starts_with("--") ? "=" : " ") + value.raw());
   } else {
-    problems.add(node, "got " + node.describe_value() + ", expected a list of options", "write job_extra_directives: ['--gres=gpu:1']");
+    problems.add(node, "got " + node.describe_value() + ", expected a list of options",
+                 "write job_extra_directives: ['--gres=gpu:1']");
   }
 }
 
-// Dask's worker flags that have a meaning here; the rest goes to our worker, which knows its own flags.
+// Dask's worker flags that have a meaning here; the rest goes to our worker, which knows its own
+// flags.
 void read_worker_extra_args(const Node& options, O& out, Problems& problems) {
   std::vector<std::string> words;
   for (const std::string& arg : out.worker_extra_args)
@@ -173,10 +190,14 @@ void read_worker_extra_args(const Node& options, O& out, Problems& problems) {
     ++i;
   }
   static const std::map<std::string, std::string> kRefused = {
-      {"--nthreads", "set cores and processes"},      {"--nworkers", "set processes"},
-      {"--nprocs", "set processes"},                  {"--memory-limit", "set memory"},
-      {"--death-timeout", "set death_timeout"},       {"--local-directory", "set local_directory"},
-      {"--interface", "set interface"},               {"--resources", "items need no resources here; make two parallel blocks"},
+      {"--nthreads", "set cores and processes"},
+      {"--nworkers", "set processes"},
+      {"--nprocs", "set processes"},
+      {"--memory-limit", "set memory"},
+      {"--death-timeout", "set death_timeout"},
+      {"--local-directory", "set local_directory"},
+      {"--interface", "set interface"},
+      {"--resources", "items need no resources here; make two parallel blocks"},
       {"--preload", "name a plugin in parallel.plugins"}};
   for (const std::string& word : kept)
     if (const auto found = kRefused.find(word); found != kRefused.end())
@@ -184,7 +205,8 @@ void read_worker_extra_args(const Node& options, O& out, Problems& problems) {
   out.worker_extra_args = kept;
 }
 
-// `python: apptainer exec IMG python`: everything before the interpreter is a launcher; ours needs no Python.
+// `python: apptainer exec IMG python`: everything before the interpreter is a launcher; ours needs
+// no Python.
 void read_python(const Node& options, O& out, Problems& problems) {
   if (!out.python) return;
   auto words = split_words(*out.python);
@@ -194,7 +216,8 @@ void read_python(const Node& options, O& out, Problems& problems) {
   };
   if (!words.empty() && is_interpreter(words.back())) words.pop_back();
   if (words.empty())
-    problems.warn(options["python"], "has no effect: workers are the tutti program itself", "remove it");
+    problems.warn(options["python"], "has no effect: workers are the tutti program itself",
+                  "remove it");
   out.launcher = words;
 }
 
@@ -203,8 +226,12 @@ void notice(const Node& node, Problems& problems, const std::string& why) {
 }
 
 void notices(const O& out, const Node& options, Problems& problems) {
-  if (out.nanny.defined() && !out.nanny.is_null() && out.nanny.is_scalar() && out.nanny.raw() == "false")
-    problems.warn(out.nanny, "has no effect: there is no nanny process; dead workers are replaced by the driver", "remove it");
+  if (out.nanny.defined() && !out.nanny.is_null() && out.nanny.is_scalar() &&
+      out.nanny.raw() == "false")
+    problems.warn(
+        out.nanny,
+        "has no effect: there is no nanny process; dead workers are replaced by the driver",
+        "remove it");
   notice(out.config_name, problems, "defaults come from this file, not from jobqueue.yaml");
   notice(out.shared_temp_directory, problems, "keys are in the run folder, readable by you alone");
   notice(out.name, problems, "workers are numbered; job_name is the name in the queue");
@@ -212,36 +239,46 @@ void notices(const O& out, const Node& options, Problems& problems) {
   notice(out.job_cls, problems, "it names a Python class");
   notice(out.loop, problems, "it is a Python event loop");
   notice(out.silence_logs, problems, "use --quiet");
-  notice(out.asynchronous, problems, "it is about Python's asyncio; for a driver that may leave, set parallel.async");
+  notice(out.asynchronous, problems,
+         "it is about Python's asyncio; for a driver that may leave, set parallel.async");
   if (out.security.is_map())
-    problems.add(out.security, "own certificates are not used: each run makes fresh keys in a 0600 file", "remove it");
+    problems.add(out.security,
+                 "own certificates are not used: each run makes fresh keys in a 0600 file",
+                 "remove it");
   else
     notice(out.security, problems, "connections are always authenticated and encrypted");
   if (!out.protocol.is_null() && out.protocol.is_scalar()) {
     const std::string& text = out.protocol.raw();
     if (!text.starts_with("tcp") && !text.starts_with("tls"))
-      problems.add(out.protocol, fmt::format("got '{}', expected tcp:// or tls://", text), "remove it");
+      problems.add(out.protocol, fmt::format("got '{}', expected tcp:// or tls://", text),
+                   "remove it");
     else
       notice(out.protocol, problems, "workers use one encrypted TCP connection");
   }
   if (out.scheduler_options.is_map()) {
     for (const auto& [key, value] : out.scheduler_options.items()) {
       if (key == "host" || key == "interface" || key == "port" || key == "contact_address")
-        problems.add(value, "the driver listens on a free port of every address by itself", "set parallel.interface to prefer one network");
+        problems.add(value, "the driver listens on a free port of every address by itself",
+                     "set parallel.interface to prefer one network");
       else
         problems.warn(value, "has no effect: it is an option of Dask's scheduler", "remove it");
     }
   }
-  if (out.worker_command && out.worker_command->find('/') == std::string::npos && out.worker_command->find('.') != std::string::npos)
-    problems.warn(options["worker_command"], "has no effect: it names a Python module", "give the path of a tutti program, or remove it");
+  if (out.worker_command && out.worker_command->find('/') == std::string::npos &&
+      out.worker_command->find('.') != std::string::npos)
+    problems.warn(options["worker_command"], "has no effect: it names a Python module",
+                  "give the path of a tutti program, or remove it");
 }
 
 void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& problems) {
   if (out.cores >= 1 && out.processes == 0) out.processes = default_processes(out.cores);
   if (out.cores >= 1 && out.processes >= 1 && out.cores % out.processes != 0)
-    problems.add(options["processes"], fmt::format("got {}, but cores = {} cannot be shared evenly among them", out.processes, out.cores),
+    problems.add(options["processes"],
+                 fmt::format("got {}, but cores = {} cannot be shared evenly among them",
+                             out.processes, out.cores),
                  "make cores a multiple of processes");
-  if (out.memory.count == 0 && options["memory"].defined() && !options["memory"].is_null() && problems.empty())
+  if (out.memory.count == 0 && options["memory"].defined() && !options["memory"].is_null() &&
+      problems.empty())
     problems.add(options["memory"], "got 0, expected a size per job", "write memory: 16GB");
   if (kind == SchedulerKind::kHtcondor && !out.disk && problems.empty())
     problems.add(options, "key 'disk' is missing", "add disk: 4GB (per job)");
@@ -250,7 +287,8 @@ void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& prob
   if (const auto seconds = parse_walltime(kind, *out.walltime); seconds && *seconds > 0)
     out.walltime_s = *seconds;
   else
-    problems.add(options["walltime"], fmt::format("got '{}', expected a time such as 02:00:00", *out.walltime),
+    problems.add(options["walltime"],
+                 fmt::format("got '{}', expected a time such as 02:00:00", *out.walltime),
                  "write HH:MM:SS, D-HH:MM:SS, 90m or 2h30m");
 }
 
@@ -258,13 +296,20 @@ void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& prob
 
 const char* scheduler_name(SchedulerKind kind) {
   switch (kind) {
-    case SchedulerKind::kSlurm: return "slurm";
-    case SchedulerKind::kPbs: return "pbs";
-    case SchedulerKind::kMoab: return "moab";
-    case SchedulerKind::kSge: return "sge";
-    case SchedulerKind::kLsf: return "lsf";
-    case SchedulerKind::kHtcondor: return "htcondor";
-    case SchedulerKind::kOar: return "oar";
+    case SchedulerKind::kSlurm:
+      return "slurm";
+    case SchedulerKind::kPbs:
+      return "pbs";
+    case SchedulerKind::kMoab:
+      return "moab";
+    case SchedulerKind::kSge:
+      return "sge";
+    case SchedulerKind::kLsf:
+      return "lsf";
+    case SchedulerKind::kHtcondor:
+      return "htcondor";
+    case SchedulerKind::kOar:
+      return "oar";
   }
   return "?";
 }
@@ -277,24 +322,37 @@ int default_processes(int cores) {
 }
 
 Schema<O> jobqueue_schema(SchedulerKind kind) {
-  Schema<O> s(scheduler_name(kind), "Options of the batch scheduler; cores, memory and processes are per job.");
-  s.field("cores", &O::cores, "cores of a job, shared by its processes", {.min = 1, .required = true});
-  s.field("memory", &O::memory, "memory of a job, shared by its processes", {.unit = "bytes", .required = true});
-  s.field("processes", &O::processes, "workers in a job; 0: about the square root of cores", {.min = 0});
+  Schema<O> s(scheduler_name(kind),
+              "Options of the batch scheduler; cores, memory and processes are per job.");
+  s.field("cores", &O::cores, "cores of a job, shared by its processes",
+          {.min = 1, .required = true});
+  s.field("memory", &O::memory, "memory of a job, shared by its processes",
+          {.unit = "bytes", .required = true});
+  s.field("processes", &O::processes, "workers in a job; 0: about the square root of cores",
+          {.min = 0});
   s.field("interface", &O::interface, "network interface by which workers reach the driver");
-  s.field("death_timeout", &O::death_timeout, "a worker without a driver leaves after this", {.min = 0, .unit = "seconds"});
-  s.field("local_directory", &O::local_directory, "scratch folder on the node; $VAR is expanded in the job");
-  s.field("worker_command", &O::worker_command, "program to run as the worker instead of this tutti");
-  s.field("worker_extra_args", &O::worker_extra_args, "more words for the worker; --lifetime and --lifetime-stagger are understood");
-  s.field("python", &O::python, "words before the interpreter become a launcher (apptainer exec IMG python)");
+  s.field("death_timeout", &O::death_timeout, "a worker without a driver leaves after this",
+          {.min = 0, .unit = "seconds"});
+  s.field("local_directory", &O::local_directory,
+          "scratch folder on the node; $VAR is expanded in the job");
+  s.field("worker_command", &O::worker_command,
+          "program to run as the worker instead of this tutti");
+  s.field("worker_extra_args", &O::worker_extra_args,
+          "more words for the worker; --lifetime and --lifetime-stagger are understood");
+  s.field("python", &O::python,
+          "words before the interpreter become a launcher (apptainer exec IMG python)");
   s.field("job_name", &O::job_name, "name of the job in the queue");
   s.field("shebang", &O::shebang, "first line of the script");
   s.field("job_script_prologue", &O::job_script_prologue, "shell lines before the workers");
   s.field("job_script_epilogue", &O::job_script_epilogue, "shell lines after the workers");
-  s.field("job_extra_directives", &O::job_extra_directives, "more options for the scheduler, never skipped");
-  s.field("job_directives_skip", &O::job_directives_skip, "generated directives to leave out, by exact name (--mem, -n, walltime)");
-  s.field("log_directory", &O::log_directory, "where jobs write their output; default: logs/ in the run folder");
-  s.field("drain_margin", &O::drain_margin, "a worker takes no item in this last part of the walltime; null: a tenth, 10 s to 5 min",
+  s.field("job_extra_directives", &O::job_extra_directives,
+          "more options for the scheduler, never skipped");
+  s.field("job_directives_skip", &O::job_directives_skip,
+          "generated directives to leave out, by exact name (--mem, -n, walltime)");
+  s.field("log_directory", &O::log_directory,
+          "where jobs write their output; default: logs/ in the run folder");
+  s.field("drain_margin", &O::drain_margin,
+          "a worker takes no item in this last part of the walltime; null: a tenth, 10 s to 5 min",
           {.min = 0, .unit = "seconds"});
   s.field("job_array", &O::job_array, "submit several jobs as one array where the scheduler can");
   const auto own = [&](auto key, auto member, auto doc, config::Rule rule = {}) {
@@ -303,25 +361,39 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
   own("queue", &O::queue, "queue or partition");
   own("account", &O::account, "account to charge");
   own("project", &O::project, "project to charge");
-  own("walltime", &O::walltime, "time limit of a job: HH:MM:SS, D-HH:MM:SS, 90m, or the scheduler's own form");
-  own("resource_spec", &O::resource_spec, "the resource request in the scheduler's words, instead of the computed one");
+  own("walltime", &O::walltime,
+      "time limit of a job: HH:MM:SS, D-HH:MM:SS, 90m, or the scheduler's own form");
+  own("resource_spec", &O::resource_spec,
+      "the resource request in the scheduler's words, instead of the computed one");
   own("job_cpu", &O::job_cpu, "CPUs to request, when not cores", {.min = 1});
   own("job_mem", &O::job_mem, "memory to request, in Slurm's words");
   own("ncpus", &O::ncpus, "slots to request, when not cores", {.min = 1});
   own("mem", &O::mem, "memory to request, when not memory");
-  own("lsf_units", &O::lsf_units, "LSF_UNIT_FOR_LIMITS of the cluster: kb, mb, gb, tb; default: from lsf.conf");
+  own("lsf_units", &O::lsf_units,
+      "LSF_UNIT_FOR_LIMITS of the cluster: kb, mb, gb, tb; default: from lsf.conf");
   own("use_stdin", &O::use_stdin, "bsub < script, else bsub script");
   own("disk", &O::disk, "disk of a job");
   own("submit_command_extra", &O::submit_command_extra, "more words for condor_submit");
   own("cancel_command_extra", &O::cancel_command_extra, "more words for condor_rm");
-  own("memory_per_core_property_name", &O::memory_per_core_property_name, "the property that holds MiB per core; not_applicable: none");
-  own("parallel_environment", &O::parallel_environment, "parallel environment for jobs of more than one core");
-  own("memory_resource", &O::memory_resource, "resource that requests memory per slot; \"\": request none");
+  own("memory_per_core_property_name", &O::memory_per_core_property_name,
+      "the property that holds MiB per core; not_applicable: none");
+  own("parallel_environment", &O::parallel_environment,
+      "parallel environment for jobs of more than one core");
+  own("memory_resource", &O::memory_resource,
+      "resource that requests memory per slot; \"\": request none");
   for (const auto& [key, member] : std::initializer_list<std::pair<const char*, Node O::*>>{
-           {"nanny", &O::nanny}, {"protocol", &O::protocol}, {"security", &O::security},
-           {"shared_temp_directory", &O::shared_temp_directory}, {"config_name", &O::config_name}, {"name", &O::name},
-           {"scheduler_options", &O::scheduler_options}, {"scheduler_cls", &O::scheduler_cls},
-           {"silence_logs", &O::silence_logs}, {"asynchronous", &O::asynchronous}, {"loop", &O::loop}, {"job_cls", &O::job_cls}})
+           {"nanny", &O::nanny},
+           {"protocol", &O::protocol},
+           {"security", &O::security},
+           {"shared_temp_directory", &O::shared_temp_directory},
+           {"config_name", &O::config_name},
+           {"name", &O::name},
+           {"scheduler_options", &O::scheduler_options},
+           {"scheduler_cls", &O::scheduler_cls},
+           {"silence_logs", &O::silence_logs},
+           {"asynchronous", &O::asynchronous},
+           {"loop", &O::loop},
+           {"job_cls", &O::job_cls}})
     s.field(key, member, "of dask-jobqueue; accepted, see docs/backends.md");
   s.elsewhere("n_workers", "belongs one level up: parallel.n_workers");
   s.elsewhere("host", "the driver listens by itself; to prefer a network set parallel.interface");
@@ -330,10 +402,12 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
     if (has(kind, option.key)) continue;
     std::vector<std::string> names;
     for (const SchedulerKind k : option.kinds) names.emplace_back(scheduler_name(k));
-    s.elsewhere(option.key, fmt::format("is an option of {}, not of {}; {}", join(names, ", "), scheduler_name(kind), instead(kind, option.key)));
+    s.elsewhere(option.key, fmt::format("is an option of {}, not of {}; {}", join(names, ", "),
+                                        scheduler_name(kind), instead(kind, option.key)));
   }
   for (const char* key : {"threads_per_worker", "memory_limit", "CUDA_VISIBLE_DEVICES"})
-    s.elsewhere(key, fmt::format("is an option of local and local_gpu, not of {}", scheduler_name(kind)));
+    s.elsewhere(
+        key, fmt::format("is an option of local and local_gpu, not of {}", scheduler_name(kind)));
   for (const char* key : {"hosts", "connect_options", "worker_options", "remote_python"})
     s.elsewhere(key, fmt::format("is an option of ssh, not of {}", scheduler_name(kind)));
   for (const char* key : {"image", "namespace", "resources", "custom_cluster_spec"})
@@ -346,9 +420,11 @@ O parse_jobqueue_options(SchedulerKind kind, const Node& options, Problems& prob
   const Node normal = normalise(kind, options, problems);
   O out = jobqueue_schema(kind).parse(normal, problems);
   for (const auto& [key, value] : normal.items())
-    if (key != "job_script_prologue" && key != "job_script_epilogue") check_single_line(value, problems);
+    if (key != "job_script_prologue" && key != "job_script_epilogue")
+      check_single_line(value, problems);
   if (split_words(out.job_name).size() != 1)
-    problems.add(normal["job_name"], fmt::format("got '{}', expected one word", out.job_name), "leave out spaces");
+    problems.add(normal["job_name"], fmt::format("got '{}', expected one word", out.job_name),
+                 "leave out spaces");
   read_extra_directives(kind, out, problems);
   read_worker_extra_args(normal, out, problems);
   read_python(normal, out, problems);

@@ -55,40 +55,44 @@ struct JobQueueOptions {
   std::optional<std::string> project;
   std::optional<std::string> walltime;  // as written
   std::optional<std::string> resource_spec;
-  std::optional<int> job_cpu;                  // slurm
-  std::optional<std::string> job_mem;          // slurm
-  std::optional<int> ncpus;                    // lsf
-  std::optional<config::Bytes> mem;            // lsf
-  std::optional<std::string> lsf_units;        // lsf
-  bool use_stdin = true;                       // lsf
-  std::optional<config::Bytes> disk;           // htcondor
-  std::vector<std::string> submit_command_extra;  // htcondor
-  std::vector<std::string> cancel_command_extra;  // htcondor
+  std::optional<int> job_cpu;                                // slurm
+  std::optional<std::string> job_mem;                        // slurm
+  std::optional<int> ncpus;                                  // lsf
+  std::optional<config::Bytes> mem;                          // lsf
+  std::optional<std::string> lsf_units;                      // lsf
+  bool use_stdin = true;                                     // lsf
+  std::optional<config::Bytes> disk;                         // htcondor
+  std::vector<std::string> submit_command_extra;             // htcondor
+  std::vector<std::string> cancel_command_extra;             // htcondor
   std::optional<std::string> memory_per_core_property_name;  // oar
-  std::string parallel_environment = "smp";    // sge; ours
-  std::string memory_resource = "mem_free";    // sge; ours
+  std::string parallel_environment = "smp";                  // sge; ours
+  std::string memory_resource = "mem_free";                  // sge; ours
 
   // Accepted for dask-jobqueue's sake; see the notices in the .cpp.
-  config::Node nanny, protocol, security, shared_temp_directory, config_name, name, scheduler_options, scheduler_cls,
-      silence_logs, asynchronous, loop, job_cls;
+  config::Node nanny, protocol, security, shared_temp_directory, config_name, name,
+      scheduler_options, scheduler_cls, silence_logs, asynchronous, loop, job_cls;
 
   // Filled in by parse_jobqueue_options.
-  double walltime_s = 0;                     // 0: none
-  std::optional<double> lifetime_s;          // from worker_extra_args: --lifetime
-  std::optional<double> lifetime_stagger_s;  // --lifetime-stagger
-  std::vector<std::string> launcher;         // words before the worker command, from `python`
-  std::vector<std::string> extra_directives;                           // shell schedulers
+  double walltime_s = 0;                      // 0: none
+  std::optional<double> lifetime_s;           // from worker_extra_args: --lifetime
+  std::optional<double> lifetime_stagger_s;   // --lifetime-stagger
+  std::vector<std::string> launcher;          // words before the worker command, from `python`
+  std::vector<std::string> extra_directives;  // shell schedulers
   std::vector<std::pair<std::string, std::string>> extra_assignments;  // htcondor
 
   int threads() const { return cores / processes; }
-  std::uint64_t worker_memory() const { return memory.count / static_cast<std::uint64_t>(processes); }
+  std::uint64_t worker_memory() const {
+    return memory.count / static_cast<std::uint64_t>(processes);
+  }
 };
 
 // The schema of one scheduler, for parsing and for the generated reference.
 config::Schema<JobQueueOptions> jobqueue_schema(SchedulerKind kind);
 
-// Reads `options`; adds every problem and warning. The result is meaningful only if no problem was added.
-JobQueueOptions parse_jobqueue_options(SchedulerKind kind, const config::Node& options, config::Problems& problems);
+// Reads `options`; adds every problem and warning. The result is meaningful only if no problem was
+// added.
+JobQueueOptions parse_jobqueue_options(SchedulerKind kind, const config::Node& options,
+                                       config::Problems& problems);
 
 // dask-jobqueue's split: cores up to 4, else the smallest divisor of cores that is >= sqrt(cores).
 int default_processes(int cores);

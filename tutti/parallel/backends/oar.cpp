@@ -30,23 +30,33 @@ std::map<std::string, QueueState> parse_oarstat(std::string_view out) {
     if (!job.contains(key) || job[key].is_null()) return std::string();
     return job[key].is_string() ? job[key].get<std::string>() : job[key].dump();
   };
-  for (const auto& [id, job] : parse_json(out.substr(begin), "oarstat").items()) {
+  const Json answer = parse_json(out.substr(begin), "oarstat");
+  for (const auto& [id, job] : answer.items()) {
     const std::string state = text(job, "state");
     const std::string message = text(job, "message");
     QueueState result;
-    if (state == "Waiting" || state == "Hold" || state == "toLaunch" || state == "Launching" || state == "toAckReservation")
-      result = {.phase = JobPhase::kPending, .reason = message.empty() ? state : state + ": " + message};
-    else if (state == "Running" || state == "Finishing" || state == "Suspended" || state == "Resuming")
+    if (state == "Waiting" || state == "Hold" || state == "toLaunch" || state == "Launching" ||
+        state == "toAckReservation")
+      result = {.phase = JobPhase::kPending,
+                .reason = message.empty() ? state : state + ": " + message};
+    else if (state == "Running" || state == "Finishing" || state == "Suspended" ||
+             state == "Resuming")
       result = {.phase = JobPhase::kRunning, .reason = state == "Running" ? "" : state};
     else if (state == "Terminated") {
       // "768 (3,0,0)": wait's status, and in brackets exit code, signal, core
       const std::string status = text(job, "exit_code");
       const auto bracket = status.find('(');
-      const std::string code = bracket == std::string::npos ? status : status.substr(bracket + 1, status.find(',') - bracket - 1);
-      if (code.empty() || code == "0") result = {.phase = JobPhase::kEnded};
-      else result = {.phase = JobPhase::kFailed, .reason = "exit code " + code};
+      const std::string code = bracket == std::string::npos
+                                   ? status
+                                   : status.substr(bracket + 1, status.find(',') - bracket - 1);
+      if (code.empty() || code == "0")
+        result = {.phase = JobPhase::kEnded};
+      else
+        result = {.phase = JobPhase::kFailed, .reason = "exit code " + code};
     } else {  // Error, toError: deleted, killed at the walltime, node lost
-      result = {.phase = JobPhase::kFailed, .reason = message.empty() ? state : state + ": " + message, .preempted = true};
+      result = {.phase = JobPhase::kFailed,
+                .reason = message.empty() ? state : state + ": " + message,
+                .preempted = true};
     }
     states[id] = result;
   }
@@ -60,46 +70,59 @@ class Oar final : public Dialect {
   SchedulerKind kind() const override { return SchedulerKind::kOar; }
   int max_array() const override { return 200; }
 
-  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const override {
+  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                      const Submission& submission) const override {
     const bool array = submission.num_jobs > 1;
-    const std::string log = log_folder_text(options, submission) + "/" + options.job_name + "-%jobid%";
+    const std::string log =
+        log_folder_text(options, submission) + "/" + options.job_name + "-%jobid%";
     std::vector<Directive> directives = {{{"-n", "--name"}, "-n " + options.job_name}};
     if (options.queue) directives.push_back({{"-q", "--queue"}, "-q " + *options.queue});
     if (options.project) directives.push_back({{"--project"}, "--project " + *options.project});
     // One -l line: a second would mean a moldable job.
-    directives.push_back({{"--resource", "walltime", "resource_spec"},
-                          fmt::format("-l {},walltime={}", options.resource_spec.value_or(fmt::format("/nodes=1/core={}", options.cores)),
-                                      format_walltime(kind(), *options.walltime, options.walltime_s))});
+    directives.push_back(
+        {{"--resource", "walltime", "resource_spec"},
+         fmt::format("-l {},walltime={}",
+                     options.resource_spec.value_or(fmt::format("/nodes=1/core={}", options.cores)),
+                     format_walltime(kind(), *options.walltime, options.walltime_s))});
     directives.push_back({{"-O", "--stdout"}, "-O " + log + ".out"});
     directives.push_back({{"-E", "--stderr"}, "-E " + log + ".err"});
     if (array) directives.push_back({{"--array"}, fmt::format("--array {}", submission.num_jobs)});
     // OAR keeps only the last -p: conditions of the user's are joined with ours.
     JobQueueOptions adjusted = options;
     std::string condition;
-    if (options.memory_per_core_property_name && *options.memory_per_core_property_name != "not_applicable")
-      condition = fmt::format("{}>={}", *options.memory_per_core_property_name,
-                              ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores) << 20));
+    if (options.memory_per_core_property_name &&
+        *options.memory_per_core_property_name != "not_applicable")
+      condition = fmt::format(
+          "{}>={}", *options.memory_per_core_property_name,
+          ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores) << 20));
     if (!condition.empty()) {
       std::erase_if(adjusted.extra_directives, [&](const std::string& extra) {
         if (directive_name(extra) != "-p") return false;
         std::string_view theirs = trim(std::string_view(extra).substr(2));
-        while (theirs.size() > 1 && (theirs.front() == '"' || theirs.front() == '\'') && theirs.back() == theirs.front())
+        while (theirs.size() > 1 && (theirs.front() == '"' || theirs.front() == '\'') &&
+               theirs.back() == theirs.front())
           theirs = theirs.substr(1, theirs.size() - 2);
         condition = fmt::format("({}) AND {}", theirs, condition);
         return true;
       });
       directives.push_back({{"-p", "--property"}, fmt::format("-p \"{}\"", condition)});
     }
-    const JobShell shell{.job_id = "${OAR_JOB_ID:-}", .task_index = array ? "(OAR_ARRAY_INDEX - 1)" : "0"};
-    SubmissionText out = shell_script(adjusted, "#OAR", directives, worker_lines(options, launch, shell, submission.first_worker_id));
+    const JobShell shell{.job_id = "${OAR_JOB_ID:-}",
+                         .task_index = array ? "(OAR_ARRAY_INDEX - 1)" : "0"};
+    SubmissionText out =
+        shell_script(adjusted, "#OAR", directives,
+                     worker_lines(options, launch, shell, submission.first_worker_id));
     out.submit = {.argv = {"oarsub", "-S", script_path(submission)}, .timeout = 60s};
     out.submit_line = out.submit.describe();
     return out;
   }
 
-  std::vector<std::string> parse_submit(const CommandResult& result, int num_jobs) const override { return parse_oarsub(result.out, num_jobs); }
+  std::vector<std::string> parse_submit(const CommandResult& result, int num_jobs) const override {
+    return parse_oarsub(result.out, num_jobs);
+  }
 
-  std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const override {
+  std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                          CommandRunner& runner) const override {
     std::vector<std::string> argv = {"oarstat", "-J", "-f"};
     for (const std::string& id : ids) argv.insert(argv.end(), {"-j", id});
     const CommandResult answer = ask(runner, argv);
@@ -107,13 +130,15 @@ class Oar final : public Dialect {
     return parse_oarstat(answer.out);
   }
 
-  Command cancel_command(const JobQueueOptions&, const std::vector<std::string>& ids) const override {
+  Command cancel_command(const JobQueueOptions&,
+                         const std::vector<std::string>& ids) const override {
     Command command{.argv = {"oardel"}, .timeout = 60s};
     command.argv.insert(command.argv.end(), ids.begin(), ids.end());
     return command;
   }
 
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const override {
+  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
+                                 const std::string& job_id) const override {
     return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
   }
 };

@@ -13,25 +13,32 @@ namespace tutti::parallel {
 
 using namespace std::chrono_literals;
 
-SubmissionText pbs_script(SchedulerKind kind, const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) {
+SubmissionText pbs_script(SchedulerKind kind, const JobQueueOptions& options,
+                          const WorkerLaunch& launch, const Submission& submission) {
   const bool array = submission.num_jobs > 1;
   const std::string logs = log_folder_text(options, submission) + "/";
   std::vector<Directive> directives = {{{"-N"}, "-N " + options.job_name}};
   if (options.queue) directives.push_back({{"-q"}, "-q " + *options.queue});
   const char* inherited = std::getenv("PBS_ACCOUNT");  // dask-jobqueue reads it too
   if (options.account || inherited != nullptr)
-    directives.push_back({{"-A"}, "-A " + options.account.value_or(inherited == nullptr ? "" : inherited)});
-  const std::string resources =
-      options.resource_spec.value_or(fmt::format("select=1:ncpus={}:mem={}", options.cores, pbs_memory(options.memory.count)));
-  directives.push_back({{resources.substr(0, resources.find('=')), "resource_spec"}, "-l " + resources});
-  directives.push_back({{"walltime"}, "-l walltime=" + format_walltime(kind, *options.walltime, options.walltime_s)});
+    directives.push_back(
+        {{"-A"}, "-A " + options.account.value_or(inherited == nullptr ? "" : inherited)});
+  const std::string resources = options.resource_spec.value_or(
+      fmt::format("select=1:ncpus={}:mem={}", options.cores, pbs_memory(options.memory.count)));
+  directives.push_back(
+      {{resources.substr(0, resources.find('=')), "resource_spec"}, "-l " + resources});
+  directives.push_back(
+      {{"walltime"},
+       "-l walltime=" + format_walltime(kind, *options.walltime, options.walltime_s)});
   directives.push_back({{"-e"}, "-e " + logs});
   directives.push_back({{"-o"}, "-o " + logs});
   if (array) directives.push_back({{"-J"}, fmt::format("-J 0-{}", submission.num_jobs - 1)});
-  const JobShell shell{.job_id = "${PBS_JOBID:-}",
-                       .task_index = array ? "PBS_ARRAY_INDEX" : "0",
-                       .work_folder = "\"${PBS_O_WORKDIR:-.}\""};  // PBS starts jobs in the home folder
-  return shell_script(options, "#PBS", directives, worker_lines(options, launch, shell, submission.first_worker_id));
+  const JobShell shell{
+      .job_id = "${PBS_JOBID:-}",
+      .task_index = array ? "PBS_ARRAY_INDEX" : "0",
+      .work_folder = "\"${PBS_O_WORKDIR:-.}\""};  // PBS starts jobs in the home folder
+  return shell_script(options, "#PBS", directives,
+                      worker_lines(options, launch, shell, submission.first_worker_id));
 }
 
 std::vector<std::string> parse_qsub(std::string_view out, int num_jobs) {
@@ -48,22 +55,36 @@ std::vector<std::string> parse_qsub(std::string_view out, int num_jobs) {
   const auto brackets = id.find("[]");
   if (brackets == std::string::npos) return {};
   std::vector<std::string> ids;
-  for (int i = 0; i < num_jobs; ++i) ids.push_back(fmt::format("{}[{}]{}", id.substr(0, brackets), i, id.substr(brackets + 2)));
+  for (int i = 0; i < num_jobs; ++i)
+    ids.push_back(fmt::format("{}[{}]{}", id.substr(0, brackets), i, id.substr(brackets + 2)));
   return ids;
 }
 
-QueueState pbs_state(std::string_view state, std::string_view exit_status, std::string_view comment) {
+QueueState pbs_state(std::string_view state, std::string_view exit_status,
+                     std::string_view comment) {
   const std::string words(trim(comment));
   const char letter = state.empty() ? '?' : state[0];
   switch (letter) {
-    case 'Q': case 'H': case 'W': case 'T': case 'M':
-      return {JobPhase::kPending, words.empty() ? (letter == 'H' ? "held" : "queued") : words, false};
-    case 'R': case 'E': case 'S': case 'U': case 'B':
+    case 'Q':
+    case 'H':
+    case 'W':
+    case 'T':
+    case 'M':
+      return {JobPhase::kPending, words.empty() ? (letter == 'H' ? "held" : "queued") : words,
+              false};
+    case 'R':
+    case 'E':
+    case 'S':
+    case 'U':
+    case 'B':
       return {JobPhase::kRunning, letter == 'R' ? "" : std::string("state ") + letter, false};
-    default: break;
+    default:
+      break;
   }
-  // C (Torque), F (PBS Pro), X (an array task): over. 271 = 256 + SIGTERM: ended by qdel or the walltime.
-  if (exit_status.empty()) return {JobPhase::kFailed, words.empty() ? "ended without an exit status" : words, true};
+  // C (Torque), F (PBS Pro), X (an array task): over. 271 = 256 + SIGTERM: ended by qdel or the
+  // walltime.
+  if (exit_status.empty())
+    return {JobPhase::kFailed, words.empty() ? "ended without an exit status" : words, true};
   if (exit_status == "0") return {JobPhase::kEnded, "", false};
   int code = 0;
   try {
@@ -72,7 +93,10 @@ QueueState pbs_state(std::string_view state, std::string_view exit_status, std::
     return {JobPhase::kFailed, fmt::format("exit status '{}'", exit_status), false};
   }
   const bool by_scheduler = code < 0 || code == 271 || code == 265 || code == 143 || code == 137;
-  return {JobPhase::kFailed, words.empty() ? fmt::format("exit code {}", code) : fmt::format("exit code {}: {}", code, words), by_scheduler};
+  return {JobPhase::kFailed,
+          words.empty() ? fmt::format("exit code {}", code)
+                        : fmt::format("exit code {}: {}", code, words),
+          by_scheduler};
 }
 
 std::map<std::string, QueueState> parse_qstat_json(std::string_view out) {
@@ -96,7 +120,8 @@ std::map<std::string, QueueState> parse_qstat_full(std::string_view out) {
   std::map<std::string, std::string> values;
   std::string last_key;
   const auto finish = [&] {
-    if (!id.empty() && values.contains("job_state")) states[id] = pbs_state(values["job_state"], values["exit_status"], values["comment"]);
+    if (!id.empty() && values.contains("job_state"))
+      states[id] = pbs_state(values["job_state"], values["exit_status"], values["comment"]);
     id.clear();
     values.clear();
   };
@@ -123,16 +148,20 @@ class Pbs final : public Dialect {
   SchedulerKind kind() const override { return SchedulerKind::kPbs; }
   int max_array() const override { return 500; }
 
-  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const override {
+  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                      const Submission& submission) const override {
     SubmissionText out = pbs_script(kind(), options, launch, submission);
     out.submit = {.argv = {"qsub", script_path(submission)}, .timeout = 60s};
     out.submit_line = out.submit.describe();
     return out;
   }
 
-  std::vector<std::string> parse_submit(const CommandResult& result, int num_jobs) const override { return parse_qsub(result.out, num_jobs); }
+  std::vector<std::string> parse_submit(const CommandResult& result, int num_jobs) const override {
+    return parse_qsub(result.out, num_jobs);
+  }
 
-  std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const override {
+  std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                          CommandRunner& runner) const override {
     std::vector<std::string> argv = {"qstat", "-x", "-f", "-F", "json"};
     argv.insert(argv.end(), ids.begin(), ids.end());
     CommandResult answer = ask(runner, argv);
@@ -149,22 +178,26 @@ class Pbs final : public Dialect {
     answer = ask(runner, argv);
     states = parse_qstat_full(answer.out);
     // qstat fails when one of the ids is gone but still answers for the others.
-    if (states.empty() && !answer.ok() && answer.err.find("Unknown Job") == std::string::npos && answer.err.find("has finished") == std::string::npos)
+    if (states.empty() && !answer.ok() && answer.err.find("Unknown Job") == std::string::npos &&
+        answer.err.find("has finished") == std::string::npos)
       throw SchedulerError(answer.describe());
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&, const std::vector<std::string>& ids) const override {
+  Command cancel_command(const JobQueueOptions&,
+                         const std::vector<std::string>& ids) const override {
     Command command{.argv = {"qdel"}, .timeout = 60s};
     command.argv.insert(command.argv.end(), ids.begin(), ids.end());
     return command;
   }
 
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const override {
+  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
+                                 const std::string& job_id) const override {
     // <name>.e<number>, and for a task of an array <name>.e<number>.<index>
     const auto bracket = job_id.find('[');
     std::string suffix = job_id.substr(0, job_id.find_first_of("[."));
-    if (bracket != std::string::npos) suffix += "." + job_id.substr(bracket + 1, job_id.find(']') - bracket - 1);
+    if (bracket != std::string::npos)
+      suffix += "." + job_id.substr(bracket + 1, job_id.find(']') - bracket - 1);
     return log_folder_text(options, submission) + "/" + options.job_name + ".e" + suffix;
   }
 };

@@ -16,7 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 bool is_number(std::string_view text) {
-  return !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos;
+  return !text.empty() && text.size() < 10 &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 // The text of the first <tag> in `xml`; "" when there is none. qstat's output has no attributes or
@@ -30,9 +31,13 @@ std::string tag(std::string_view xml, const std::string& name) {
 }
 
 QueueState sge_state(const std::string& state) {
-  if (state.find('E') != std::string::npos) return {.phase = JobPhase::kFailed, .reason = "the job is in error state " + state, .must_remove = true};
+  if (state.find('E') != std::string::npos)
+    return {.phase = JobPhase::kFailed,
+            .reason = "the job is in error state " + state,
+            .must_remove = true};
   if (state.find("qw") != std::string::npos)
-    return {.phase = JobPhase::kPending, .reason = state.find('h') != std::string::npos ? "held (" + state + ")" : state};
+    return {.phase = JobPhase::kPending,
+            .reason = state.find('h') != std::string::npos ? "held (" + state + ")" : state};
   return {.phase = JobPhase::kRunning, .reason = state == "r" ? "" : "state " + state};
 }
 
@@ -42,7 +47,8 @@ std::vector<std::string> parse_qsub_terse(std::string_view out, int num_jobs) {
   std::string id;
   for (const std::string& line : split(out, '\n')) {
     const std::string word(trim(line));
-    if (is_number(word.substr(0, word.find('.'))) && word.find(' ') == std::string::npos) id = word.substr(0, word.find('.'));
+    if (is_number(word.substr(0, word.find('.'))) && word.find(' ') == std::string::npos)
+      id = word.substr(0, word.find('.'));
   }
   if (id.empty()) return {};
   if (num_jobs == 1) return {id};
@@ -70,7 +76,8 @@ std::map<std::string, QueueState> parse_qstat_xml(std::string_view out) {
       std::string high = dash == std::string::npos ? low : part.substr(dash + 1);
       high = high.substr(0, high.find(':'));
       if (!is_number(low) || !is_number(high)) continue;
-      for (int task = std::stoi(low); task <= std::stoi(high); ++task) states[fmt::format("{}.{}", id, task)] = state;
+      for (int task = std::stoi(low); task <= std::stoi(high); ++task)
+        states[fmt::format("{}.{}", id, task)] = state;
     }
   }
   return states;
@@ -99,28 +106,40 @@ class Sge final : public Dialect {
   SchedulerKind kind() const override { return SchedulerKind::kSge; }
   int max_array() const override { return 500; }
 
-  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const override {
+  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                      const Submission& submission) const override {
     const bool array = submission.num_jobs > 1;
     const std::string logs = log_folder_text(options, submission) + "/";
     std::vector<Directive> directives = {{{"-N"}, "-N " + options.job_name}};
     if (options.queue) directives.push_back({{"-q"}, "-q " + *options.queue});
     if (options.project) directives.push_back({{"-P"}, "-P " + *options.project});
-    if (options.cores > 1) directives.push_back({{"-pe"}, fmt::format("-pe {} {}", options.parallel_environment, options.cores)});
+    if (options.cores > 1)
+      directives.push_back(
+          {{"-pe"}, fmt::format("-pe {} {}", options.parallel_environment, options.cores)});
     if (options.resource_spec)
       directives.push_back({{"resource_spec"}, "-l " + *options.resource_spec});
     else if (!options.memory_resource.empty())  // Grid Engine multiplies by the slots of the job
-      directives.push_back({{options.memory_resource},
-                            fmt::format("-l {}={}M", options.memory_resource,
-                                        ceil_div(ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores)), 1 << 20))});
-    directives.push_back({{"h_rt"}, "-l h_rt=" + format_walltime(kind(), *options.walltime, options.walltime_s)});
+      directives.push_back(
+          {{options.memory_resource},
+           fmt::format(
+               "-l {}={}M", options.memory_resource,
+               ceil_div(ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores)),
+                        1 << 20))});
+    directives.push_back(
+        {{"h_rt"}, "-l h_rt=" + format_walltime(kind(), *options.walltime, options.walltime_s)});
     directives.push_back({{"-e"}, "-e " + logs});
     directives.push_back({{"-o"}, "-o " + logs});
     directives.push_back({{"-cwd"}, "-cwd"});
     directives.push_back({{"-j"}, "-j y"});
-    directives.push_back({{"-S"}, "-S /bin/bash"});  // else the queue's shell reads the script, whatever its first line says
+    directives.push_back(
+        {{"-S"},
+         "-S /bin/bash"});  // else the queue's shell reads the script, whatever its first line says
     if (array) directives.push_back({{"-t"}, fmt::format("-t 1-{}", submission.num_jobs)});
-    const JobShell shell{.job_id = array ? "${JOB_ID}.${SGE_TASK_ID}" : "${JOB_ID:-}", .task_index = array ? "(SGE_TASK_ID - 1)" : "0"};
-    SubmissionText out = shell_script(options, "#$", directives, worker_lines(options, launch, shell, submission.first_worker_id));
+    const JobShell shell{.job_id = array ? "${JOB_ID}.${SGE_TASK_ID}" : "${JOB_ID:-}",
+                         .task_index = array ? "(SGE_TASK_ID - 1)" : "0"};
+    SubmissionText out =
+        shell_script(options, "#$", directives,
+                     worker_lines(options, launch, shell, submission.first_worker_id));
     out.submit = {.argv = {"qsub", "-terse", script_path(submission)}, .timeout = 60s};
     out.submit_line = out.submit.describe();
     return out;
@@ -130,28 +149,34 @@ class Sge final : public Dialect {
     return parse_qsub_terse(result.out, num_jobs);
   }
 
-  std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const override {
+  std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                          CommandRunner& runner) const override {
     const passwd* user = ::getpwuid(::getuid());
-    const CommandResult queue = ask(runner, {"qstat", "-xml", "-g", "d", "-u", user != nullptr ? user->pw_name : "*"});
+    const CommandResult queue =
+        ask(runner, {"qstat", "-xml", "-g", "d", "-u", user != nullptr ? user->pw_name : "*"});
     if (!queue.ok()) throw SchedulerError(queue.describe());
     auto states = parse_qstat_xml(queue.out);
     for (const std::string& id : ids) {
       if (states.contains(id)) continue;
       std::vector<std::string> argv = {"qacct", "-j", id.substr(0, id.find('.'))};
-      if (const auto dot = id.find('.'); dot != std::string::npos) argv.insert(argv.end(), {"-t", id.substr(dot + 1)});
+      if (const auto dot = id.find('.'); dot != std::string::npos)
+        argv.insert(argv.end(), {"-t", id.substr(dot + 1)});
       const CommandResult account = ask(runner, argv);
-      if (account.ok() && account.out.find("exit_status") != std::string::npos) states[id] = parse_qacct(account.out);
+      if (account.ok() && account.out.find("exit_status") != std::string::npos)
+        states[id] = parse_qacct(account.out);
     }
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&, const std::vector<std::string>& ids) const override {
+  Command cancel_command(const JobQueueOptions&,
+                         const std::vector<std::string>& ids) const override {
     Command command{.argv = {"qdel"}, .timeout = 60s};
     command.argv.insert(command.argv.end(), ids.begin(), ids.end());
     return command;
   }
 
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const override {
+  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
+                                 const std::string& job_id) const override {
     return log_folder_text(options, submission) + "/" + options.job_name + ".o" + job_id;
   }
 };

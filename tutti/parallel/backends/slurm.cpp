@@ -1,4 +1,5 @@
-// Slurm: sbatch --parsable, job arrays, squeue first and sacct or scontrol for what has left the queue.
+// Slurm: sbatch --parsable, job arrays, squeue first and sacct or scontrol for what has left the
+// queue.
 #include "tutti/parallel/backends/slurm.h"
 
 #include <fmt/format.h>
@@ -30,10 +31,16 @@ QueueState slurm_state(std::string_view state, std::string_view reason) {
   const auto words = [&](bool with_state) {
     return with_state ? (why.empty() ? word : word + ": " + why) : (why.empty() ? word : why);
   };
-  static const char* const kWaiting[] = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"};
-  static const char* const kAtWork[] = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"};
-  static const char* const kNotTheWorkersFault[] = {"PREEMPTED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "CANCELLED", "REVOKED"};
-  const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), word) != std::end(list); };
+  static const char* const kWaiting[] = {"PENDING",      "CONFIGURING",  "REQUEUED",
+                                         "REQUEUE_FED",  "REQUEUE_HOLD", "SPECIAL_EXIT",
+                                         "RESV_DEL_HOLD"};
+  static const char* const kAtWork[] = {"RUNNING",   "COMPLETING", "SUSPENDED", "STOPPED",
+                                        "SIGNALING", "STAGE_OUT",  "RESIZING"};
+  static const char* const kNotTheWorkersFault[] = {
+      "PREEMPTED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "CANCELLED", "REVOKED"};
+  const auto in = [&](const auto& list) {
+    return std::find(std::begin(list), std::end(list), word) != std::end(list);
+  };
   if (in(kWaiting)) return {JobPhase::kPending, words(false), false};
   if (in(kAtWork)) return {JobPhase::kRunning, word == "RUNNING" ? "" : word, false};
   if (word == "COMPLETED") return {JobPhase::kEnded, "", false};
@@ -88,7 +95,8 @@ std::map<std::string, QueueState> parse_squeue(std::string_view out) {
     std::string_view inside = std::string_view(id).substr(bracket + 2);
     inside = inside.substr(0, inside.find(']'));
     for (const auto& [low, high] : parse_task_ranges(inside))
-      for (int task = low; task <= high; ++task) states.emplace(fmt::format("{}_{}", base, task), state);
+      for (int task = low; task <= high; ++task)
+        states.emplace(fmt::format("{}_{}", base, task), state);
   }
   return states;
 }
@@ -98,9 +106,12 @@ std::map<std::string, QueueState> parse_sacct(std::string_view out) {
   std::map<std::string, QueueState> states;
   for (const std::string& line : split(out, '\n')) {
     const auto fields = split(line, '|');
-    if (fields.size() < 3 || fields[0].find('.') != std::string::npos || fields[0].empty()) continue;
-    std::string code = fields[2] == "0:0" ? "" : "exit code " + fields[2].substr(0, fields[2].find(':'));
-    if (fields[2].ends_with(":9") || fields[2].ends_with(":15")) code = "signal " + fields[2].substr(fields[2].find(':') + 1);
+    if (fields.size() < 3 || fields[0].find('.') != std::string::npos || fields[0].empty())
+      continue;
+    std::string code =
+        fields[2] == "0:0" ? "" : "exit code " + fields[2].substr(0, fields[2].find(':'));
+    if (fields[2].ends_with(":9") || fields[2].ends_with(":15"))
+      code = "signal " + fields[2].substr(fields[2].find(':') + 1);
     states[fields[0]] = slurm_state(fields[1], code);
   }
   return states;
@@ -111,13 +122,15 @@ std::map<std::string, QueueState> parse_scontrol(std::string_view out) {
   for (const std::string& line : split(out, '\n')) {
     std::map<std::string, std::string> values;
     for (const std::string& word : split_words(line))
-      if (const auto at = word.find('='); at != std::string::npos) values.emplace(word.substr(0, at), word.substr(at + 1));
+      if (const auto at = word.find('='); at != std::string::npos)
+        values.emplace(word.substr(0, at), word.substr(at + 1));
     if (!values.contains("JobId") || !values.contains("JobState")) continue;
     const bool task = values.contains("ArrayJobId") && is_number(values["ArrayTaskId"]);
     std::string reason = values["Reason"];
     if (reason == "None" && values.contains("ExitCode") && values["ExitCode"] != "0:0")
       reason = "exit code " + values["ExitCode"].substr(0, values["ExitCode"].find(':'));
-    states[task ? values["ArrayJobId"] + "_" + values["ArrayTaskId"] : values["JobId"]] = slurm_state(values["JobState"], reason);
+    states[task ? values["ArrayJobId"] + "_" + values["ArrayTaskId"] : values["JobId"]] =
+        slurm_state(values["JobState"], reason);
   }
   return states;
 }
@@ -129,9 +142,11 @@ class Slurm final : public Dialect {
   SchedulerKind kind() const override { return SchedulerKind::kSlurm; }
   int max_array() const override { return 500; }  // MaxArraySize is 1001 unless a site changes it
 
-  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch, const Submission& submission) const override {
+  SubmissionText text(const JobQueueOptions& options, const WorkerLaunch& launch,
+                      const Submission& submission) const override {
     const bool array = submission.num_jobs > 1;
-    const std::string log = log_folder_text(options, submission) + "/" + options.job_name + (array ? "-%A_%a" : "-%j");
+    const std::string log =
+        log_folder_text(options, submission) + "/" + options.job_name + (array ? "-%A_%a" : "-%j");
     std::vector<Directive> directives = {{{"-J", "--job-name"}, "-J " + options.job_name},
                                          {{"-e", "--error"}, "-e " + log + ".err"},
                                          {{"-o", "--output"}, "-o " + log + ".out"}};
@@ -139,14 +154,23 @@ class Slurm final : public Dialect {
     if (options.account) directives.push_back({{"-A", "--account"}, "-A " + *options.account});
     directives.push_back({{"-n", "--ntasks", "--ntasks-per-node"}, "-n 1"});
     directives.push_back({{"-N", "--nodes"}, "-N 1"});
-    directives.push_back({{"-c", "--cpus-per-task", "--cpus-per-gpu"}, fmt::format("--cpus-per-task={}", options.job_cpu.value_or(options.cores))});
-    directives.push_back({{"--mem", "--mem-per-cpu", "--mem-per-gpu"}, "--mem=" + options.job_mem.value_or(slurm_memory(options.memory.count))});
-    directives.push_back({{"-t", "--time"}, "-t " + format_walltime(kind(), *options.walltime, options.walltime_s)});
-    if (array) directives.push_back({{"-a", "--array"}, fmt::format("--array=0-{}", submission.num_jobs - 1)});
-    const JobShell shell{.job_id = array ? "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" : "${SLURM_JOB_ID:-}",
-                         .task_index = array ? "SLURM_ARRAY_TASK_ID" : "0",
-                         .end_time = "SLURM_JOB_END_TIME"};
-    SubmissionText out = shell_script(options, "#SBATCH", directives, worker_lines(options, launch, shell, submission.first_worker_id));
+    directives.push_back(
+        {{"-c", "--cpus-per-task", "--cpus-per-gpu"},
+         fmt::format("--cpus-per-task={}", options.job_cpu.value_or(options.cores))});
+    directives.push_back({{"--mem", "--mem-per-cpu", "--mem-per-gpu"},
+                          "--mem=" + options.job_mem.value_or(slurm_memory(options.memory.count))});
+    directives.push_back(
+        {{"-t", "--time"}, "-t " + format_walltime(kind(), *options.walltime, options.walltime_s)});
+    if (array)
+      directives.push_back(
+          {{"-a", "--array"}, fmt::format("--array=0-{}", submission.num_jobs - 1)});
+    const JobShell shell{
+        .job_id = array ? "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" : "${SLURM_JOB_ID:-}",
+        .task_index = array ? "SLURM_ARRAY_TASK_ID" : "0",
+        .end_time = "SLURM_JOB_END_TIME"};
+    SubmissionText out =
+        shell_script(options, "#SBATCH", directives,
+                     worker_lines(options, launch, shell, submission.first_worker_id));
     out.submit = {.argv = {"sbatch", "--parsable", script_path(submission)}, .timeout = 60s};
     out.submit_line = out.submit.describe();
     return out;
@@ -156,16 +180,20 @@ class Slurm final : public Dialect {
     return parse_sbatch(result.out, num_jobs);
   }
 
-  std::map<std::string, QueueState> query(const std::vector<std::string>& ids, CommandRunner& runner) const override {
-    const CommandResult queue = ask(runner, {"squeue", "-h", "-r", "-t", "all", "-j", join(ids, ","), "-o", "%i|%T|%r"});
+  std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
+                                          CommandRunner& runner) const override {
+    const CommandResult queue =
+        ask(runner, {"squeue", "-h", "-r", "-t", "all", "-j", join(ids, ","), "-o", "%i|%T|%r"});
     // One unknown id alone is an error to squeue; that answers the question too.
-    if (!queue.ok() && queue.err.find("Invalid job id") == std::string::npos) throw SchedulerError(queue.describe());
+    if (!queue.ok() && queue.err.find("Invalid job id") == std::string::npos)
+      throw SchedulerError(queue.describe());
     auto states = parse_squeue(queue.out);
     std::vector<std::string> missing;
     for (const std::string& id : ids)
       if (!states.contains(id)) missing.push_back(id);
     if (missing.empty()) return states;
-    const CommandResult accounts = ask(runner, {"sacct", "-n", "-P", "-X", "-j", join(missing, ","), "-o", "JobID,State,ExitCode"});
+    const CommandResult accounts = ask(runner, {"sacct", "-n", "-P", "-X", "-j", join(missing, ","),
+                                                "-o", "JobID,State,ExitCode"});
     if (accounts.ok()) states.merge(parse_sacct(accounts.out));
     for (const std::string& id : missing) {
       if (states.contains(id)) continue;
@@ -175,13 +203,15 @@ class Slurm final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&, const std::vector<std::string>& ids) const override {
+  Command cancel_command(const JobQueueOptions&,
+                         const std::vector<std::string>& ids) const override {
     Command command{.argv = {"scancel"}, .timeout = 60s};
     command.argv.insert(command.argv.end(), ids.begin(), ids.end());
     return command;
   }
 
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission, const std::string& job_id) const override {
+  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
+                                 const std::string& job_id) const override {
     return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
   }
 };

@@ -1,0 +1,67 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
+
+#include "apps/command.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/launch/agent.h"
+#include "tutti/launch/auth.h"
+
+namespace tutti::apps {
+
+int run_launch(int argc, char** argv) {
+  // Everything after "--" is the user's program; its options are none of our business.
+  char** const end = argv + argc;
+  char** const dashes =
+      std::find_if(argv, end, [](const char* word) { return std::strcmp(word, "--") == 0; });
+
+  CLI::App app{"Start a program as several ranks on this node (and others), as torchrun does:\n"
+               "tutti launch --nproc_per_node N [OPTIONS] -- COMMAND..."};
+  launch::AgentOptions options;
+  double grace_s = options.grace.count();
+  double join_timeout_s = options.join_timeout.count();
+  std::string secret_file;
+  bool quiet = false;
+  bool no_prefix = false;
+  app.add_option("--nproc_per_node,--nproc-per-node", options.nproc_per_node, "ranks on each node")
+      ->required();
+  app.add_option("--nnodes", options.num_nodes, "nodes; start the command once on each");
+  app.add_option("--node_rank,--node-rank", options.node_rank, "this node's number, from 0");
+  app.add_option("--master_addr,--master-addr", options.master_addr, "host of node 0");
+  app.add_option("--master_port,--master-port", options.master_port, "a free port of node 0");
+  app.add_option("--run_folder,--run-folder", options.run_folder,
+                 "shared folder in which node 0 publishes its address (instead of --master_addr)");
+  app.add_option("--run_id,--run-id", options.run_id, "tells runs that share a folder apart");
+  app.add_option("--interface", options.interface, "network interface between the nodes");
+  app.add_option("--secret_file,--secret-file", secret_file,
+                 "file (mode 0600) with the secret of the nodes; else TUTTI_SECRET");
+  app.add_option("--max_restarts,--max-restarts", options.max_restarts,
+                 "how often to start all ranks again after a failure");
+  app.add_option("--grace", grace_s, "seconds between passing on a stop signal and SIGKILL");
+  app.add_option("--join_timeout,--join-timeout", join_timeout_s,
+                 "seconds to wait for other nodes");
+  app.add_flag("--no_prefix,--no-prefix", no_prefix, "do not put [rank N] before the ranks' lines");
+  app.add_flag("--quiet", quiet, "warnings and errors only");
+  CLI11_PARSE(app, static_cast<int>(dashes - argv), argv);
+
+  if (dashes == end || dashes + 1 == end) {
+    throw ConfigError("no command to run",
+                      "tutti launch --nproc_per_node 2 -- ./my_program --its-option");
+  }
+  options.command.assign(dashes + 1, end);
+  options.grace = launch::Timeout(grace_s);
+  options.join_timeout = launch::Timeout(join_timeout_s);
+  options.prefix_output = !no_prefix;
+  log::configure({.level = quiet ? log::Level::kWarning : log::Level::kInfo, .stage = "launch"});
+  if (!secret_file.empty()) {
+    options.secret = launch::read_secret_file(secret_file);
+  } else if (const char* secret = ::getenv("TUTTI_SECRET"); secret != nullptr && *secret != '\0') {
+    options.secret = secret;
+  }
+  return launch::run_agent(options);
+}
+
+}  // namespace tutti::apps

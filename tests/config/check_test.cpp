@@ -1,0 +1,339 @@
+#include "tutti/config/check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tutti/config/factory.h"
+#include "tutti/config/merge.h"
+#include "tutti/config/plugin.h"
+#include "tutti/config/reference.h"
+#include "tutti/config/schemas/files.h"
+#include "tutti/config/schemas/optim.h"
+#include "tutti/config/schemas/trainer.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti::config {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
+
+FileChecker checker_with_gpus(int count) {
+  FileChecker checker;
+  checker.set_gpu_counter([count] { return count; });
+  return checker;
+}
+
+Problems problems_of(const fs::path& file, int gpus = 8) {
+  Problems problems;
+  FileChecker checker = checker_with_gpus(gpus);
+  load_checked({.files = {file}}, {}, checker, problems);
+  return problems;
+}
+
+Problems problems_in(const std::string& text, std::optional<FileKind> kind = FileKind::kTraining) {
+  Problems problems;
+  const Node merged = parse_yaml(text, "t.yaml", problems);
+  const Node root = resolve(merged, Resolvers::standard(), "t", problems);
+  checker_with_gpus(8).check(kind, root, referenced_keys(merged), problems);
+  return problems;
+}
+
+TEST(Seeds, EveryBlockPassesOrFailsWhereTheSeedSays) {
+  const std::map<std::string, std::string> failing = {
+      {"mistake_world_size_left_at_1",
+       ":11:22: dataloader.train.dist_world_size: got 1, expected num_nodes x num_device = 2 x 8 = "
+       "16\n"
+       "  fix: set dist_world_size: ${num_nodes * num_device}"},
+      {"mistake_total_shards",
+       ":5:19: dataloader.train.total_shards: got 10, expected a multiple of dist_world_size = 8\n"
+       "  fix: set total_shards: 16 (the next multiple)"},
+      {"mistake_strategy_under_options",
+       ":8:5: parallel.options.strategy: belongs to training, not to the parallel block\n"
+       "  fix: move it to trainer.strategy"},
+      {"mistake_cluster_keys_under_local",
+       ":5:5: parallel.options.queue: an option of batch schedulers, got under env: local"},
+      {"mistake_more_workers_than_gpus",
+       ":3:14: parallel.n_workers: got 16, expected at most the number of visible GPUs = 8\n  fix: "
+       "set n_workers: 8"},
+  };
+  int num_files = 0;
+  for (const auto& entry : fs::directory_iterator(kHere / "seeds")) {
+    const Problems problems = problems_of(entry.path());
+    const auto found = failing.find(entry.path().stem().string());
+    if (found == failing.end())
+      EXPECT_EQ(problems.describe(), "") << entry.path();
+    else
+      EXPECT_THAT(problems.describe(), HasSubstr(entry.path().string() + found->second));
+    ++num_files;
+  }
+  EXPECT_EQ(num_files, 26);
+}
+
+TEST(Seeds, ClusterKeysUnderLocalAreAllNamed) {
+  const Problems problems = problems_of(kHere / "seeds/mistake_cluster_keys_under_local.yaml");
+  EXPECT_EQ(problems.sorted().size(), 4U);
+}
+
+TEST(Check, TenMistakesComeOutTogetherSortedByLine) {
+  const auto problems = problems_of(kHere / "ten_mistakes.yaml").sorted();
+  std::vector<std::string> keys;
+  int line = 0;
+  for (const Problem& problem : problems) {
+    keys.push_back(problem.key);
+    EXPECT_GE(problem.mark.line, line) << problem.describe();
+    line = problem.mark.line;
+    EXPECT_FALSE(problem.what.empty());
+  }
+  EXPECT_THAT(keys, ::testing::ElementsAre(
+                        "sed", "optimizer._target_", "scheduler.warmup_step", "trainer.accelerator",
+                        "trainer.devices", "trainer.precision", "trainer.max_epochs",
+                        "trainer.profiler", "parallel.n_workers", "parallel.options.walltime",
+                        "dataloader.train.total_shards", "dataloader.train.dist_world_size"));
+  EXPECT_THAT(problems[0].describe(),
+              HasSubstr("ten_mistakes.yaml:3:1: sed: unknown key\n  fix: did you mean 'seed'?"));
+  EXPECT_THAT(
+      problems[1].describe(),
+      HasSubstr("unknown optimizer 'torch.optim.Adma'\n  fix: did you mean 'torch.optim.Adam'?"));
+  EXPECT_THAT(problems[2].describe(), HasSubstr("did you mean 'warmup_steps'?"));
+  EXPECT_THAT(problems[4].describe(),
+              HasSubstr("no key 'num_devices'\n  fix: did you mean 'num_device'?"));
+}
+
+TEST(Check, AKeyThatIsReferredToIsAVariable) {
+  EXPECT_EQ(problems_in("my_dir: /data\nexp_dir: ${my_dir}/exp\n").describe(), "");
+  EXPECT_THAT(problems_in("my_dir: /data\n").describe(), HasSubstr("my_dir: unknown key"));
+  EXPECT_EQ(problems_in("n: 2\nnum_device: ${n * 2}\n").describe(), "");
+}
+
+TEST(Check, TrainerKeysInTheWrongPlace) {
+  EXPECT_THAT(problems_in("strategy: ddp\n").describe(),
+              HasSubstr("put it under trainer: trainer.strategy"));
+  EXPECT_THAT(problems_in("trainer: {n_workers: 4}\n").describe(),
+              HasSubstr("n_workers belongs to parallel"));
+  EXPECT_THAT(problems_in("parallel: {env: local, devices: 4}\n").describe(),
+              HasSubstr("move it to trainer.devices"));
+}
+
+TEST(Check, EveryLightningArgumentIsAnswered) {
+  const std::vector<std::string> arguments = {"accelerator",
+                                              "strategy",
+                                              "devices",
+                                              "num_nodes",
+                                              "precision",
+                                              "logger",
+                                              "callbacks",
+                                              "fast_dev_run",
+                                              "max_epochs",
+                                              "min_epochs",
+                                              "max_steps",
+                                              "min_steps",
+                                              "max_time",
+                                              "limit_train_batches",
+                                              "limit_val_batches",
+                                              "limit_test_batches",
+                                              "limit_predict_batches",
+                                              "overfit_batches",
+                                              "val_check_interval",
+                                              "check_val_every_n_epoch",
+                                              "num_sanity_val_steps",
+                                              "log_every_n_steps",
+                                              "enable_checkpointing",
+                                              "enable_progress_bar",
+                                              "enable_model_summary",
+                                              "accumulate_grad_batches",
+                                              "gradient_clip_val",
+                                              "gradient_clip_algorithm",
+                                              "deterministic",
+                                              "benchmark",
+                                              "inference_mode",
+                                              "use_distributed_sampler",
+                                              "profiler",
+                                              "detect_anomaly",
+                                              "barebones",
+                                              "plugins",
+                                              "sync_batchnorm",
+                                              "reload_dataloaders_every_n_epochs",
+                                              "default_root_dir",
+                                              "enable_autolog_hparams",
+                                              "model_registry",
+                                              "suggest_integrations"};
+  EXPECT_EQ(arguments.size(), 42U);
+  for (const auto& argument : arguments) {
+    EXPECT_THAT(problems_in("trainer: {" + argument + ": {odd: value}}\n").describe(),
+                ::testing::Not(HasSubstr("unknown key")))
+        << argument;
+    EXPECT_EQ(problems_in("trainer: {" + argument + ": null}\n").sorted().size(),
+              argument == "check_val_every_n_epoch" ? 1U : 0U)
+        << argument;
+  }
+  EXPECT_THAT(problems_in("trainer: {sync_batchnorm: true}\n").describe(),
+              HasSubstr("not supported\n  fix: use a model with layer"));
+  EXPECT_EQ(problems_in("trainer: {sync_batchnorm: false}\n").describe(), "");
+}
+
+TEST(Check, DevicesInEverySpelling) {
+  const auto devices = [](const std::string& text) {
+    return parse_yaml("d: " + text + "\n", "t.yaml")["d"];
+  };
+  EXPECT_TRUE(devices("auto").as<Devices>().all);
+  EXPECT_TRUE(devices("-1").as<Devices>().all);
+  EXPECT_EQ(devices("4").as<Devices>().count, 4);
+  EXPECT_EQ(devices("'3'").as<Devices>().count, 3);
+  EXPECT_EQ(devices("[0, 3]").as<Devices>().ids, (std::vector<int>{0, 3}));
+  EXPECT_EQ(devices("'0,3'").as<Devices>().ids, (std::vector<int>{0, 3}));
+  for (const char* bad : {"0", "[]", "[1, 1]", "many", "-2", "{a: 1}", "2.5"})
+    EXPECT_THROW(devices(bad).as<Devices>(), ConfigError) << bad;
+}
+
+TEST(Check, StrategiesByNameAndByTarget) {
+  const auto strategy = [](const std::string& text) {
+    Problems problems;
+    const StrategySettings out =
+        parse_strategy(parse_yaml("s: " + text + "\n", "t.yaml")["s"], problems);
+    problems.throw_if_any();
+    return out;
+  };
+  EXPECT_TRUE(strategy("ddp_find_unused_parameters_true").find_unused_parameters);
+  EXPECT_TRUE(strategy("fsdp_cpu_offload").cpu_offload);
+  EXPECT_EQ(
+      strategy("{_target_: lightning.pytorch.strategies.DDPStrategy, find_unused_parameters: true}")
+          .name,
+      "ddp");
+  EXPECT_EQ(strategy("{_target_: fsdp, units: [EncoderLayer], sharding_strategy: HYBRID_SHARD}")
+                .sharding_strategy,
+            "hybrid_shard");
+  EXPECT_THROW(strategy("dpp"), ConfigError);
+  EXPECT_THROW(strategy("deepspeed_stage_2"), ConfigError);
+  EXPECT_THROW(strategy("{_target_: ddp, units: [x]}"), ConfigError);
+}
+
+TEST(Check, BatchLimitsTellCountsFromParts) {
+  const auto limit = [](const std::string& text) {
+    return parse_yaml("l: " + text + "\n", "t.yaml")["l"].as<BatchLimit>();
+  };
+  EXPECT_EQ(limit("1").batches, 1);
+  EXPECT_FALSE(limit("1.0").batches.has_value());
+  EXPECT_DOUBLE_EQ(limit("0.25").part, 0.25);
+  EXPECT_THROW(limit("1.5"), ConfigError);
+  EXPECT_THROW(limit("-1"), ConfigError);
+}
+
+TEST(Check, WorldSizeFromTheTrainerBlock) {
+  const std::string text =
+      "trainer: {devices: 4, num_nodes: 2}\ndataloader: {train: {total_shards: 8, dist_world_size: "
+      "4}}\n";
+  EXPECT_THAT(problems_in(text).describe(),
+              HasSubstr("got 4, expected trainer.num_nodes x trainer.devices = 2 x 4 = 8"));
+}
+
+TEST(Check, OtherFiles) {
+  EXPECT_EQ(
+      problems_in("inference_dir: x\nmodel: {_target_: espnet2.bin.asr_inference.Speech2Text, "
+                  "beam_size: 5, asr_model_file: a.pth}\n"
+                  "input_key: speech\nprovider: {_target_: "
+                  "espnet3.systems.base.inference_provider.InferenceProvider}\n"
+                  "runner: {_target_: espnet3.systems.base.inference_runner.InferenceRunner}\n",
+                  FileKind::kInference)
+          .describe(),
+      "");
+  EXPECT_EQ(problems_in("metrics:\n  - metric: {_target_: espnet3.systems.asr.metrics.wer.WER, "
+                        "ref_key: ref, hyp_key: hyp}\n    inputs: [ref, hyp]\n",
+                        FileKind::kMetrics)
+                .describe(),
+            "");
+  EXPECT_THAT(problems_in("metrics:\n  - metric: {_target_: espnet3.systems.asr.metrics.wer.WRE}\n",
+                          FileKind::kMetrics)
+                  .describe(),
+              HasSubstr("did you mean"));
+  EXPECT_THAT(problems_in("ui: {titel: x}\n", FileKind::kDemo).describe(),
+              HasSubstr("did you mean 'title'?"));
+  EXPECT_THAT(problems_in("trainer: {devices: 1}\n", FileKind::kInference).describe(),
+              HasSubstr("trainer: is for training.yaml"));
+}
+
+TEST(Check, KindIsDetected) {
+  const Node none = parse_yaml("{}", "x.yaml");
+  EXPECT_EQ(detect_kind({"conf/training_e_branchformer.yaml"}, none), FileKind::kTraining);
+  EXPECT_EQ(detect_kind({"conf/inference.yaml"}, none), FileKind::kInference);
+  EXPECT_EQ(detect_kind({"parallel_slurm.yaml"}, none), FileKind::kParallel);
+  EXPECT_EQ(detect_kind({"a.yaml"}, parse_yaml("metrics: []", "a.yaml")), FileKind::kMetrics);
+  EXPECT_EQ(detect_kind({"a.yaml"}, none), std::nullopt);
+}
+
+TEST(GpuCount, ReadsTheListAsCudaDoes) {
+  EXPECT_EQ(count_devices_in_list("0,1,2"), 3);
+  EXPECT_EQ(count_devices_in_list("0,-1,2"), 1);
+  EXPECT_EQ(count_devices_in_list(""), 0);
+  EXPECT_EQ(count_devices_in_list("GPU-8932f937,MIG-1/2/3"), 2);
+  ::setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+  EXPECT_EQ(count_visible_gpus(), 2);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST(Catalogue, AliasesOfOtherProjects) {
+  const Catalogue catalogue = standard_catalogue();
+  EXPECT_EQ(catalogue.find("optimizer", "torch.optim.AdamW")->name, "adamw");
+  EXPECT_EQ(catalogue.find("optimizer", "torch.optim.adamw.AdamW")->name, "adamw");
+  EXPECT_EQ(catalogue.find("callback", "pytorch_lightning.callbacks.EarlyStopping")->name,
+            "early_stopping");
+  EXPECT_EQ(catalogue.find("logger", "lightning.pytorch.loggers.TensorBoardLogger")->name,
+            "tensorboard");
+  EXPECT_EQ(catalogue.find("optimizer", "mine.optim.AdamW"), nullptr);
+  Problems problems;
+  catalogue.check("optimizer", parse_yaml("{_target_: torch.optim.RMSprop}", "t.yaml"), problems);
+  EXPECT_THAT(problems.describe(), HasSubstr("fix: use torch.optim.AdamW"));
+}
+
+struct Product {
+  double lr = 0;
+};
+
+TEST(Factory, MakesByAnyNameAndReadsSettings) {
+  Factory<Product, int> factory("optimizer");
+  factory.add(adam_schema(), [](const AdamSettings& settings, int scale) {
+    return std::make_unique<Product>(Product{settings.lr * scale});
+  });
+  const Catalogue catalogue = standard_catalogue();
+  EXPECT_DOUBLE_EQ(
+      factory.make(catalogue, parse_yaml("{_target_: torch.optim.Adam, lr: 2}", "t.yaml"), 3)->lr,
+      6);
+  EXPECT_THROW(
+      factory.make(catalogue, parse_yaml("{_target_: torch.optim.Adam, lr: -2}", "t.yaml"), 3),
+      ConfigError);
+  EXPECT_THROW(factory.make(catalogue, parse_yaml("{_target_: sgd}", "t.yaml"), 3), ConfigError);
+  EXPECT_THROW(factory.make(catalogue, parse_yaml("{lr: 2}", "t.yaml"), 3), ConfigError);
+}
+
+TEST(Plugins, ALibraryAddsComponentsAndResolvers) {
+  Problems problems;
+  FileChecker checker = checker_with_gpus(0);
+  const TempFolder folder;
+  const std::string library = std::string(TUTTI_BIN_DIR) + "/libtutti_test_plugin.so";
+  const fs::path file = folder.path() / "training.yaml";
+  write_file_atomic(
+      file, "plugins: [" + library +
+                "]\nexp_tag: ${shout:hello}\noptimizer: {_target_: test_optimizer, speed: 3}\n");
+  const Node root = load_checked({.files = {file}}, {}, checker, problems);
+  EXPECT_EQ(problems.describe(), "");
+  EXPECT_EQ(root["exp_tag"].raw(), "hello!");
+  write_file_atomic(file, "plugins: [libnone_such.so]\n");
+  load_checked({.files = {file}}, {}, checker, problems);
+  EXPECT_THAT(problems.describe(),
+              HasSubstr("training.yaml:1:11: plugins.0: cannot load the plugin: libnone_such.so"));
+}
+
+TEST(Reference, TheCommittedFileIsUpToDate) {
+  EXPECT_TRUE(read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md") ==
+              reference_markdown())
+      << "run: tutti config reference > docs/config-reference.md";
+}
+
+}  // namespace
+}  // namespace tutti::config

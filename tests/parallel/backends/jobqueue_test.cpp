@@ -1,0 +1,181 @@
+// The life of jobs over a scheduler that is played: lags, lies, refusals.
+#include "tests/parallel/backends/support.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti::parallel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class JobQueue : public ::testing::Test {
+ protected:
+  JobQueueBackend backend(CommandRunner& runner, const std::string& yaml) {
+    WorkerLaunch launch = example_launch();
+    launch.run_folder = folder_.path();
+    return JobQueueBackend(make_slurm(), options_from(SchedulerKind::kSlurm, yaml), launch, runner,
+                           clock_);
+  }
+  TempFolder folder_;
+  FakeClock clock_;
+};
+
+TEST_F(JobQueue, CountsWorkersIntoJobsOfAnArray) {
+  PlayedScheduler slurm([](const Command&) { return says("50\n"); });
+  auto queue = backend(slurm, "{cores: 8, processes: 4, memory: 8GB}");
+  const auto jobs = queue.submit(10);  // ceil(10 / 4) = 3 jobs
+  ASSERT_EQ(jobs.size(), 3U);
+  EXPECT_EQ(jobs[2].job_id, "50_2");
+  EXPECT_THAT(jobs[2].worker_ids, ElementsAre(8, 9, 10, 11));
+  ASSERT_EQ(slurm.asked.size(), 1U);
+  EXPECT_THAT(read_file(folder_.path() / "scripts/job-0.sh"), HasSubstr("--array=0-2"));
+  // later jobs go on counting
+  EXPECT_THAT(queue.submit(1)[0].worker_ids, ElementsAre(12, 13, 14, 15));
+}
+
+TEST_F(JobQueue, ClustersWithoutArraysGetOneJobAfterAnother) {
+  int next = 70;
+  PlayedScheduler slurm([&](const Command& command) {
+    const bool array = read_file(command.argv.back()).find("--array") != std::string::npos;
+    return array
+               ? refuses(
+                     "sbatch: error: Batch job submission failed: Invalid job array specification")
+               : says(std::to_string(next++) + "\n");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  const auto jobs = queue.submit(3);
+  ASSERT_EQ(jobs.size(), 3U);
+  EXPECT_EQ(jobs[2].job_id, "72");
+  EXPECT_THAT(jobs[2].worker_ids, ElementsAre(2));
+}
+
+TEST_F(JobQueue, ARefusalHasTheSchedulersWords) {
+  PlayedScheduler slurm(
+      [](const Command&) { return refuses("sbatch: error: invalid partition specified: nope"); });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB, queue: nope}");
+  try {
+    queue.submit(1);
+    FAIL() << "accepted";
+  } catch (const SchedulerError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("invalid partition specified: nope"));
+    EXPECT_THAT(error.what(), HasSubstr("sbatch --parsable"));
+  }
+  EXPECT_EQ(slurm.asked.size(), 1U) << "a wrong request must not be repeated";
+}
+
+TEST_F(JobQueue, ABusyControllerIsTriedAgain) {
+  int calls = 0;
+  PlayedScheduler slurm([&](const Command&) {
+    return ++calls == 1 ? refuses(
+                              "sbatch: error: Batch job submission failed: Socket timed out on "
+                              "send/recv operation")
+                        : says("5\n");
+  });
+  EXPECT_EQ(backend(slurm, "{cores: 1, memory: 1GB}").submit(1).at(0).job_id, "5");
+}
+
+TEST_F(JobQueue, NoJobIdIsAnError) {
+  PlayedScheduler slurm([](const Command&) { return says("all right!\n"); });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  EXPECT_THROW(queue.submit(1), SchedulerError);
+}
+
+TEST_F(JobQueue, AMissingCommandSaysWhereToRun) {
+  PlayedScheduler slurm([](const Command&) {
+    return refuses("cannot start sbatch: No such file or directory", 127);
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  try {
+    queue.submit(1);
+    FAIL();
+  } catch (const SchedulerError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("host with the slurm commands"));
+  }
+}
+
+TEST_F(JobQueue, FollowsAJobAndReportsItsEndOnce) {
+  std::string answer = "9|PENDING|Priority\n";
+  PlayedScheduler slurm(
+      [&](const Command& command) { return says(command.argv[0] == "sbatch" ? "9\n" : answer); });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(1);
+  EXPECT_EQ(queue.poll().at(0).reason, "Priority");
+  answer = "9|RUNNING|None\n";
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending) << "asked again too early";
+  clock_.advance(Seconds(40));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning);
+  answer = "9|TIMEOUT|TimeLimit\n";
+  clock_.advance(Seconds(40));
+  const auto last = queue.poll();
+  EXPECT_EQ(last.at(0).phase, JobPhase::kFailed);
+  EXPECT_TRUE(last.at(0).preempted);
+  EXPECT_TRUE(queue.poll().empty());
+}
+
+TEST_F(JobQueue, ALaggingSchedulerDoesNotLoseAJobAtOnce) {
+  std::string answer;
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "sbatch") return says("9\n");
+    if (command.argv[0] == "squeue")
+      return answer.empty() ? refuses("slurm_load_jobs error: Invalid job id specified")
+                            : says(answer);
+    return refuses("no accounting");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(1);
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending);
+  clock_.advance(Seconds(5));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending) << "5 s are lag, not loss";
+  answer = "9|RUNNING|None\n";
+  clock_.advance(Seconds(40));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning);
+  answer.clear();
+  clock_.advance(Seconds(40));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning) << "missing once is not gone";
+  clock_.advance(Seconds(40));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kVanished);
+}
+
+TEST_F(JobQueue, ASchedulerThatCannotBeAskedChangesNothing) {
+  bool down = false;
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "sbatch") return says("9\n");
+    return down ? refuses(
+                      "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+                : says("9|RUNNING|None\n");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(1);
+  queue.poll();
+  down = true;
+  for (int i = 0; i < 50; ++i) {
+    clock_.advance(Seconds(40));
+    EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning);
+  }
+}
+
+TEST_F(JobQueue, CancelIsOneCommandAndNeverThrows) {
+  PlayedScheduler slurm([&](const Command& command) {
+    return command.argv[0] == "sbatch" ? says("9\n") : refuses("scancel: error: no");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(3);
+  queue.cancel();
+  EXPECT_THAT(slurm.asked, ::testing::Contains("scancel 9_0 9_1 9_2"));
+  queue.cancel({"9_1"});
+  EXPECT_THAT(slurm.asked, ::testing::Contains("scancel 9_1"));
+}
+
+TEST_F(JobQueue, ScriptsAreShownAndNothingIsSubmitted) {
+  PlayedScheduler slurm([](const Command&) { return says("1\n"); });
+  const auto queue = backend(slurm, "{cores: 2, processes: 1, memory: 1GB}");
+  const auto previews = queue.scripts(4);
+  ASSERT_EQ(previews.size(), 1U);
+  EXPECT_THAT(previews[0].script, HasSubstr("--array=0-3"));
+  EXPECT_THAT(previews[0].submit_command, HasSubstr("sbatch --parsable"));
+  EXPECT_TRUE(slurm.asked.empty());
+}
+
+}  // namespace
+}  // namespace tutti::parallel

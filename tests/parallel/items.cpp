@@ -1,0 +1,57 @@
+#include "tests/parallel/items.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+namespace tutti::parallel::trial {
+
+Json square(std::uint64_t index) { return index * index; }
+
+Json mischief(std::uint64_t index) {
+  const char* way = std::getenv(("TUTTI_TEST_ITEM_" + std::to_string(index)).c_str());
+  const std::string what = way == nullptr ? "" : way;
+  if (what == "throw") throw TaskError("item " + std::to_string(index) + " does not like you");
+  if (what == "int") throw 42;
+  if (what == "segfault") ::raise(SIGSEGV);
+  if (what == "exit") ::_exit(3);
+  if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (what == "stop") ::raise(SIGSTOP);
+  if (what == "eat") {
+    std::string big;
+    for (;;) big.append(16 << 20, 'x');
+  }
+  return index;
+}
+
+Json one_millisecond(std::uint64_t index) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return {{"index", index}, {"text", "item " + std::to_string(index)}};
+}
+
+Json worker_pid(std::uint64_t) { return ::getpid(); }
+
+TUTTI_REGISTER_FUNCTION(square);
+TUTTI_REGISTER_FUNCTION(mischief);
+TUTTI_REGISTER_FUNCTION(one_millisecond);
+TUTTI_REGISTER_FUNCTION(worker_pid);
+
+ParallelSettings local(int n_workers) {
+  ParallelSettings settings;
+  settings.n_workers = n_workers;
+  return settings;
+}
+
+bool wait_until(const std::function<bool()>& condition, double limit_s) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+}  // namespace tutti::parallel::trial

@@ -1,0 +1,20 @@
+// Items that tests run on workers: quick, slow, and badly behaved ones.
+#pragma once
+
+#include "tutti/parallel/parallel.h"
+#include "tutti/parallel/runner.h"
+
+namespace tutti::parallel::trial {
+
+Json square(std::uint64_t index);
+// Behaves as $TUTTI_TEST_ITEM_<index> says: "throw", "segfault", "exit", "hang", "stop"; else
+// index.
+Json mischief(std::uint64_t index);
+Json one_millisecond(std::uint64_t index);  // sleeps 1 ms, returns {"index": i, "text": "item i"}
+Json worker_pid(std::uint64_t index);
+
+ParallelSettings local(int n_workers);
+// Until `condition` holds or a generous deadline passes; false: it did not.
+bool wait_until(const std::function<bool()>& condition, double limit_s = 60);
+
+}  // namespace tutti::parallel::trial

@@ -1,0 +1,383 @@
+#include "tutti/config/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "tutti/config/plugin.h"
+#include "tutti/config/rules.h"
+#include "tutti/config/schemas/data.h"
+#include "tutti/config/schemas/files.h"
+#include "tutti/config/schemas/trainer.h"
+#include "tutti/core/text.h"
+
+namespace tutti::config {
+namespace {
+
+bool is_parallel_key(const std::string& key) {
+  return key == "parallel" || key.starts_with("parallel_");
+}
+
+SchemaInfo info_of(FileKind kind) {
+  switch (kind) {
+    case FileKind::kTraining:
+      return training_schema().info();
+    case FileKind::kInference:
+      return inference_schema().info();
+    case FileKind::kMetrics:
+      return metrics_schema().info();
+    case FileKind::kPublication:
+      return publication_schema().info();
+    case FileKind::kDemo:
+      return demo_schema().info();
+    case FileKind::kParallel:
+      break;
+  }
+  return {};
+}
+
+void parse_file(FileKind kind, const Node& root, Problems& problems) {
+  switch (kind) {
+    case FileKind::kTraining:
+      training_schema().parse(root, problems);
+      break;
+    case FileKind::kInference:
+      inference_schema().parse(root, problems);
+      break;
+    case FileKind::kMetrics:
+      metrics_schema().parse(root, problems);
+      break;
+    case FileKind::kPublication:
+      publication_schema().parse(root, problems);
+      break;
+    case FileKind::kDemo:
+      demo_schema().parse(root, problems);
+      break;
+    case FileKind::kParallel:
+      check_unknown_keys(root, {"parallel", "plugins"}, {}, problems);
+      break;
+  }
+}
+
+constexpr FileKind kAllKinds[] = {FileKind::kTraining, FileKind::kInference,
+                                  FileKind::kMetrics,  FileKind::kPublication,
+                                  FileKind::kDemo,     FileKind::kParallel};
+
+// The top-level keys of one kind of file, or of all kinds.
+std::set<std::string> known_keys(std::optional<FileKind> kind) {
+  std::set<std::string> keys;
+  for (const FileKind each : kAllKinds) {
+    if (kind && each != *kind) continue;
+    for (const FieldInfo& field : info_of(each).fields) keys.insert(field.key);
+  }
+  return keys;
+}
+
+// A map without the keys for which `drop` holds; marks stay.
+template <class Predicate>
+Node without(const Node& map, const Predicate& drop) {
+  auto out = std::make_shared<Value>(*map.value());
+  out->map.clear();
+  out->key_marks.clear();
+  for (const auto& [key, value] : map.value()->map) {
+    if (drop(key)) continue;
+    out->map.emplace_back(key, value);
+    out->key_marks.push_back(map.key_mark(key));
+  }
+  return Node(std::move(out), map.path());
+}
+
+void check_named_optimizers(const Node& root, const Catalogue& catalogue, Problems& problems) {
+  const Node optimizers = root["optimizers"];
+  const Node schedulers = root["schedulers"];
+  for (const auto& [name, node] : optimizers.items()) {
+    check_unknown_keys(node,
+                       {"optimizer", "params", "accum_grad_steps", "step_every_n_iters",
+                        "gradient_clip_val", "gradient_clip_algorithm"},
+                       {}, problems);
+    catalogue.check("optimizer", node["optimizer"], problems);
+    if (schedulers.is_map() && !schedulers[name].defined())
+      problems.add({optimizers.key_mark(name), node.path(), "has no scheduler of the same name",
+                    fmt::format("add schedulers.{}", name)});
+  }
+  for (const auto& [name, node] : schedulers.items()) {
+    check_unknown_keys(node, {"scheduler", "interval", "monitor"}, {}, problems);
+    catalogue.check("scheduler", node["scheduler"], problems);
+    if (!optimizers[name].defined())
+      problems.add({schedulers.key_mark(name), node.path(), "has no optimizer of the same name",
+                    fmt::format("add optimizers.{}", name)});
+  }
+  if (!optimizers.is_null() && !root["optimizer"].is_null())
+    problems.add(optimizers, "got optimizer and optimizers", "keep one of the two");
+}
+
+void check_trainer(const Node& trainer, const Catalogue& catalogue, Problems& problems) {
+  const TrainerSettings settings = trainer_schema().parse(trainer, problems);
+  parse_strategy(settings.strategy, problems);
+  for (const Node& logger : logger_nodes(settings.logger, problems))
+    if (logger.defined()) catalogue.check("logger", logger, problems);
+  if (settings.callbacks.is_null()) return;
+  if (!settings.callbacks.is_list()) {
+    problems.add(settings.callbacks, "got " + settings.callbacks.describe_value() +
+                                         ", expected a list of _target_ nodes");
+    return;
+  }
+  for (const Node& callback : settings.callbacks.elements())
+    catalogue.check("callback", callback, problems);
+}
+
+// ESPnet's model config under a task.
+void check_task_model(const Node& model, Problems& problems) {
+  std::vector<std::string> known = {"vocab_size", "token_list", "model",
+                                    "model_conf", "ctc_conf",   "joint_net_conf",
+                                    "init",       "input_size", "src_token_list"};
+  for (const char* part : {"frontend", "specaug", "normalize", "preencoder", "encoder",
+                           "postencoder", "decoder", "joint_network", "preprocessor"}) {
+    known.emplace_back(part);
+    known.push_back(std::string(part) + "_conf");
+  }
+  check_unknown_keys(model, known, {}, problems);
+}
+
+void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
+  const Node task = root["task"];
+  const Node model = root["model"];
+  if (!task.is_null()) catalogue.check("task", task, problems);
+  if (model.is_map() && !task.is_null()) check_task_model(model, problems);
+  if (model.is_map() && task.is_null() && !model["_target_"].defined())
+    problems.add(model, "got no _target_, and no task is set",
+                 "set task: asr, or give model a _target_");
+  if (model.is_map() && model["_target_"].defined())
+    catalogue.check("inference model", model, problems);
+  if (!root["optimizer"].is_null()) catalogue.check("optimizer", root["optimizer"], problems);
+  if (!root["scheduler"].is_null()) catalogue.check("scheduler", root["scheduler"], problems);
+  check_named_optimizers(root, catalogue, problems);
+  parse_best_model_criterion(root["best_model_criterion"], problems);
+  if (!root["tokenizer"].is_null()) tokenizer_schema().parse(root["tokenizer"], problems);
+  if (root["fit"].is_map()) check_unknown_keys(root["fit"], {"ckpt_path"}, {}, problems);
+  check_world_size(root, problems);
+}
+
+void check_inference(const Node& root, const Catalogue& catalogue, Problems& problems) {
+  if (!root["model"].is_null()) catalogue.check("inference model", root["model"], problems);
+  if (!root["provider"].is_null()) catalogue.check("provider", root["provider"], problems);
+  if (!root["runner"].is_null()) catalogue.check("runner", root["runner"], problems);
+}
+
+void check_metrics(const Node& root, const Catalogue& catalogue, Problems& problems) {
+  for (const Node& entry : root["metrics"].elements()) {
+    if (!entry.is_map()) {
+      problems.add(entry,
+                   "got " + entry.describe_value() + ", expected {metric: _target_ node, inputs}");
+      continue;
+    }
+    check_unknown_keys(entry, {"metric", "inputs"},
+                       {{"ref_key", "put it under metric"}, {"hyp_key", "put it under metric"}},
+                       problems);
+    catalogue.check("metric", entry["metric"], problems);
+  }
+}
+
+void check_publication(const Node& root, Problems& problems) {
+  check_unknown_keys(root["pack_model"],
+                     {"out_dir", "allow_overwrite", "inference_dir", "include_model_detail",
+                      "readme", "readme_context", "include", "exclude", "files", "yaml_files"},
+                     {}, problems);
+  check_unknown_keys(root["upload_model"], {"hf_repo", "private", "update", "delete_patterns"}, {},
+                     problems);
+}
+
+void check_demo(const Node& root, Problems& problems) {
+  check_unknown_keys(root["model"], {"dir_or_tag", "trust_user_code", "call_args"}, {}, problems);
+  check_unknown_keys(root["ui"], {"app_script", "title", "description", "inputs", "outputs"}, {},
+                     problems);
+  for (const char* list : {"inputs", "outputs"})
+    for (const Node& entry : root["ui"][list].elements())
+      check_unknown_keys(entry, {"key", "type", "label"}, {}, problems);
+  check_unknown_keys(root["pack"],
+                     {"out_dir", "include", "exclude", "requirements", "readme", "readme_context"},
+                     {}, problems);
+  check_unknown_keys(root["upload_demo"], {"hf_repo", "organization", "update", "delete_patterns"},
+                     {}, problems);
+  check_unknown_keys(root["server"], {"host", "port", "max_upload", "max_requests"}, {}, problems);
+}
+
+// The names a key expression begins with: "a.b * c[0]" -> a, c.
+void collect_names(std::string_view text, std::set<std::string>& names) {
+  const auto is_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
+  for (std::size_t i = 0; i < text.size();) {
+    if (!is_word(text[i])) {
+      ++i;
+      continue;
+    }
+    const std::size_t begin = i;
+    while (i < text.size() && is_word(text[i])) ++i;
+    if (begin == 0 || (text[begin - 1] != '.' && text[begin - 1] != '['))
+      names.emplace(text.substr(begin, i - begin));
+  }
+}
+
+void collect_references(const ValuePtr& value, std::set<const Value*>& seen,
+                        std::set<std::string>& names) {
+  if (!value) return;
+  if (value->kind == Kind::kScalar) {
+    for (std::size_t at = value->text.find("${"); at != std::string::npos;
+         at = value->text.find("${", at + 2)) {
+      const std::size_t end = value->text.find('}', at);
+      collect_names(std::string_view(value->text)
+                        .substr(at + 2, end == std::string::npos ? end : end - at - 2),
+                    names);
+    }
+    return;
+  }
+  if (!seen.insert(value.get()).second) return;
+  for (const auto& child : value->list) collect_references(child, seen, names);
+  for (const auto& entry : value->map) collect_references(entry.second, seen, names);
+}
+
+}  // namespace
+
+const char* kind_name(FileKind kind) {
+  switch (kind) {
+    case FileKind::kTraining:
+      return "training";
+    case FileKind::kInference:
+      return "inference";
+    case FileKind::kMetrics:
+      return "metrics";
+    case FileKind::kPublication:
+      return "publication";
+    case FileKind::kDemo:
+      return "demo";
+    case FileKind::kParallel:
+      return "parallel";
+  }
+  return "";
+}
+
+std::optional<FileKind> kind_from_name(const std::string& name) {
+  for (const FileKind kind : kAllKinds)
+    if (name == kind_name(kind)) return kind;
+  return {};
+}
+
+std::optional<FileKind> detect_kind(const std::vector<std::filesystem::path>& files,
+                                    const Node& root) {
+  static const std::pair<const char*, FileKind> kStems[] = {
+      {"parallel", FileKind::kParallel}, {"train", FileKind::kTraining},
+      {"infer", FileKind::kInference},   {"decode", FileKind::kInference},
+      {"metric", FileKind::kMetrics},    {"measure", FileKind::kMetrics},
+      {"publi", FileKind::kPublication}, {"demo", FileKind::kDemo}};
+  static const std::pair<const char*, FileKind> kKeys[] = {{"trainer", FileKind::kTraining},
+                                                           {"num_device", FileKind::kTraining},
+                                                           {"dataloader", FileKind::kTraining},
+                                                           {"optimizer", FileKind::kTraining},
+                                                           {"task", FileKind::kTraining},
+                                                           {"metrics", FileKind::kMetrics},
+                                                           {"runner", FileKind::kInference},
+                                                           {"provider", FileKind::kInference},
+                                                           {"input_key", FileKind::kInference},
+                                                           {"pack_model", FileKind::kPublication},
+                                                           {"ui", FileKind::kDemo}};
+  const std::string stem = files.empty() ? "" : files[0].stem().string();
+  for (const auto& [word, kind] : kStems) {
+    // An overlay of parallel blocks may hold nothing else; with more it is a file of another kind.
+    if (kind == FileKind::kParallel && files.size() > 1) continue;
+    if (stem.find(word) != std::string::npos) return kind;
+  }
+  for (const auto& [key, kind] : kKeys)
+    if (root[key].defined()) return kind;
+  return {};
+}
+
+std::set<std::string> referenced_keys(const Node& merged) {
+  std::set<std::string> names;
+  std::set<const Value*> seen;
+  collect_references(merged.value(), seen, names);
+  return names;
+}
+
+void FileChecker::check_parallel_block(const Node& block, Problems& problems) const {
+  Problems mistakes;
+  check_parallel_mistakes(block, count_gpus_, mistakes);
+  Problems others;
+  if (const auto found = blocks_.find("parallel"); found != blocks_.end()) {
+    found->second(block, others);
+  } else if (block.is_map()) {
+    check_unknown_keys(block,
+                       {"env", "n_workers", "options", "max_retries", "on_error", "item_timeout",
+                        "resume", "async", "interface", "plugins"},
+                       {}, others);
+    if (!block["n_workers"].is_null()) check_rule(block["n_workers"], {.min = 1}, others);
+    if (!block["options"].is_null() && !block["options"].is_map())
+      others.add(block["options"], "got " + block["options"].describe_value() + ", expected a map");
+  } else if (!block.is_null()) {
+    others.add(block, "got " + block.describe_value() + ", expected a map",
+               "write parallel: {env: local, n_workers: 4}");
+  }
+  // Both may object to one key; the more telling sentence is kept.
+  std::set<std::string> told;
+  for (const Problem& problem : mistakes.sorted()) {
+    told.insert(problem.key);
+    problems.add(problem);
+  }
+  for (const Problem& problem : others.sorted())
+    if (!told.count(problem.key)) problems.add(problem);
+  for (const Problem& warning : others.warnings()) problems.warn(warning);
+}
+
+void FileChecker::check_block(const std::string& key, const Node& block, Problems& problems) const {
+  if (is_parallel_key(key)) return check_parallel_block(block, problems);
+  if (const auto found = blocks_.find(key); found != blocks_.end())
+    return found->second(block, problems);
+  if (key == "trainer") check_trainer(block, catalogue_, problems);
+  if (key == "dataset") check_dataset(block, catalogue_, problems);
+  if (key == "dataloader") check_dataloader(block, catalogue_, problems);
+}
+
+void FileChecker::check(std::optional<FileKind> kind, const Node& root,
+                        const std::set<std::string>& variables, Problems& problems) const {
+  if (!root.is_map()) return;
+  const std::set<std::string> known = known_keys(kind);
+  const auto known_somewhere = [&](const std::string& key) {
+    return is_parallel_key(key) || known.count(key) > 0;
+  };
+  const auto is_variable = [&](const std::string& key) {
+    return variables.count(key) > 0 && !known_somewhere(key);
+  };
+  const auto dropped = [&](const std::string& key) {
+    return is_variable(key) || (key != "parallel" && is_parallel_key(key));
+  };
+  if (kind) {
+    parse_file(*kind, without(root, dropped), problems);
+  } else {
+    check_unknown_keys(without(root, dropped), {known.begin(), known.end()}, {}, problems);
+  }
+  for (const auto& [key, block] : root.items())
+    if (known_somewhere(key)) check_block(key, block, problems);
+  if (!kind || *kind == FileKind::kTraining) check_training(root, catalogue_, problems);
+  if (kind == FileKind::kInference) check_inference(root, catalogue_, problems);
+  if (!kind || *kind == FileKind::kMetrics) check_metrics(root, catalogue_, problems);
+  if (kind == FileKind::kPublication) check_publication(root, problems);
+  if (kind == FileKind::kDemo) check_demo(root, problems);
+}
+
+Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, FileChecker& checker,
+                  Problems& problems) {
+  LoadOptions with_plugins = options;
+  const Node merged = load_merged(options, problems);
+  PluginHost host(checker.catalogue(), with_plugins.resolvers);
+  load_plugins(merged["plugins"], host, problems);
+  const std::string self_name = !options.self_name.empty() || options.files.empty()
+                                    ? options.self_name
+                                    : options.files[0].stem().string();
+  const Node root = resolve(merged, with_plugins.resolvers, self_name, problems);
+  checker.check(kind ? kind : detect_kind(options.files, root), root, referenced_keys(merged),
+                problems);
+  return root;
+}
+
+}  // namespace tutti::config

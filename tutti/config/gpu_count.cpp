@@ -1,0 +1,61 @@
+#include "tutti/config/gpu_count.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "tutti/core/text.h"
+
+namespace tutti::config {
+namespace {
+namespace fs = std::filesystem;
+
+int count_by_driver() {
+  std::error_code error;
+  int count = 0;
+  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end;
+       it.increment(error))
+    ++count;
+  return count;
+}
+
+int count_by_nvml() {
+  void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return 0;
+  const auto start = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
+  const auto count_devices =
+      reinterpret_cast<int (*)(unsigned*)>(::dlsym(library, "nvmlDeviceGetCount_v2"));
+  const auto stop = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlShutdown"));
+  unsigned count = 0;
+  if (start && count_devices && stop && start() == 0) {
+    if (count_devices(&count) != 0) count = 0;
+    stop();
+  }
+  ::dlclose(library);
+  return static_cast<int>(count);
+}
+
+}  // namespace
+
+int count_devices_in_list(const std::string& list) {
+  int count = 0;
+  for (const auto& entry : split(list, ',')) {
+    const std::string_view word = trim(entry);
+    const bool number = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+      return std::isdigit(c);
+    });
+    if (!number && !word.starts_with("GPU-") && !word.starts_with("MIG-")) break;
+    ++count;
+  }
+  return count;
+}
+
+int count_visible_gpus() {
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) return count_devices_in_list(list);
+  const int count = count_by_driver();
+  return count > 0 ? count : count_by_nvml();
+}
+
+}  // namespace tutti::config

@@ -1,0 +1,129 @@
+#include "tutti/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/error.h"
+#include "tutti/core/random.h"
+
+namespace tutti::data {
+namespace {
+
+class ManifestDataset final : public Dataset {
+ public:
+  ManifestDataset(Manifest manifest, AudioOptions options)
+      : manifest_(std::move(manifest)), options_(options) {}
+  std::size_t size() const override { return manifest_.size(); }
+  std::string uid(std::size_t index) const override { return std::string(manifest_.uid(index)); }
+  std::size_t find(std::string_view uid) const override { return manifest_.find(uid); }
+  std::uint64_t num_samples(std::size_t index) const override {
+    return manifest_.entry(index).num_samples;
+  }
+  std::uint64_t hash() const override {
+    return hash_combine({manifest_.hash(), static_cast<std::uint64_t>(options_.sample_rate)});
+  }
+  Sample read(std::size_t index) const override {
+    const ManifestEntry entry = manifest_.entry(index);
+    Sample sample;
+    sample.uid = entry.uid;
+    sample.text = entry.text;
+    sample.speaker = entry.speaker;
+    if (entry.audio.empty()) return sample;
+    if (entry.audio.back() == '|')
+      throw DataError(fmt::format("{}: the audio is a command ('{}'), which is not run here",
+                                  manifest_.where(index), entry.audio),
+                      "run it once: `tutti pack --run_commands` turns such a list into an archive");
+    try {
+      Audio audio = read_audio(std::string(entry.audio),
+                               {.begin_s = entry.begin_s,
+                                .end_s = entry.end_s,
+                                .channel = entry.channel >= 0 ? entry.channel : options_.channel,
+                                .sample_rate = options_.sample_rate});
+      sample.speech = std::move(audio.samples);
+      sample.sample_rate = audio.sample_rate;
+    } catch (const Error& error) {
+      throw DataError(manifest_.where(index) + ": " + error.what(),
+                      "check the file, or set on_bad: skip");
+    }
+    return sample;
+  }
+
+ private:
+  const Manifest manifest_;
+  const AudioOptions options_;
+};
+
+class CombinedDataset final : public Dataset {
+ public:
+  explicit CombinedDataset(std::vector<NamedDataset> parts) : parts_(std::move(parts)) {
+    std::uint64_t folded = 0;
+    for (const NamedDataset& part : parts_) {
+      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + part.dataset->size());
+      folded = hash_combine({folded, part.dataset->hash()});
+    }
+    hash_ = folded;
+    // Ids are unique within each part already: only pairs of parts can clash.
+    for (std::size_t a = 0; a < parts_.size(); ++a)
+      for (std::size_t b = a + 1; b < parts_.size(); ++b) check_disjoint(parts_[a], parts_[b]);
+  }
+  std::size_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  std::string uid(std::size_t index) const override {
+    const auto [part, local] = locate(index);
+    return parts_[part].dataset->uid(local);
+  }
+  std::size_t find(std::string_view uid) const override {
+    for (std::size_t part = 0; part < parts_.size(); ++part)
+      if (const std::size_t local = parts_[part].dataset->find(uid); local != kMissing)
+        return begin(part) + local;
+    return kMissing;
+  }
+  Sample read(std::size_t index) const override {
+    const auto [part, local] = locate(index);
+    return parts_[part].dataset->read(local);
+  }
+  std::uint64_t num_samples(std::size_t index) const override {
+    const auto [part, local] = locate(index);
+    return parts_[part].dataset->num_samples(local);
+  }
+  std::uint64_t hash() const override { return hash_; }
+
+ private:
+  static void check_disjoint(const NamedDataset& a, const NamedDataset& b) {
+    const NamedDataset& fewer = a.dataset->size() < b.dataset->size() ? a : b;
+    const NamedDataset& more = &fewer == &a ? b : a;
+    for (std::size_t i = 0; i < fewer.dataset->size(); ++i) {
+      const std::string uid = fewer.dataset->uid(i);
+      if (more.dataset->find(uid) != kMissing)
+        throw DataError(fmt::format("utterance '{}' is in dataset '{}' and in dataset '{}'", uid,
+                                    a.name, b.name),
+                        "give the ids of one of them a prefix");
+    }
+  }
+  std::size_t begin(std::size_t part) const { return part == 0 ? 0 : ends_[part - 1]; }
+  std::pair<std::size_t, std::size_t> locate(std::size_t index) const {
+    const auto part = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) -
+                                               ends_.begin());
+    if (part >= parts_.size())
+      throw InternalError(
+          fmt::format("utterance number {} asked for, there are {}", index, size()));
+    return {part, index - begin(part)};
+  }
+
+  std::vector<NamedDataset> parts_;
+  std::vector<std::size_t> ends_;
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_manifest(Manifest manifest, AudioOptions options) {
+  return std::make_shared<ManifestDataset>(std::move(manifest), options);
+}
+
+std::shared_ptr<const Dataset> combine(std::vector<NamedDataset> parts) {
+  if (parts.size() == 1) return parts.front().dataset;
+  return std::make_shared<CombinedDataset>(std::move(parts));
+}
+
+}  // namespace tutti::data

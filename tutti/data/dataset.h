@@ -1,0 +1,63 @@
+// Utterances by number: what every sampler, loader and stage reads from.
+//
+//   std::shared_ptr<const Dataset> train = open_manifest(read_kaldi_manifest({...}), {.sample_rate
+//   = 16000}); Sample s = train->read(train->find("utt_7"));
+//
+// A Dataset is immutable; read() may be called from any number of threads at once. A missing or
+// damaged file is a DataError that names the utterance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/data/array.h"
+#include "tutti/data/io/audio.h"
+#include "tutti/data/manifest.h"
+
+namespace tutti::data {
+
+// One utterance in memory, passed along the preprocessing chain.
+struct Sample {
+  std::string uid;
+  std::vector<float> speech;  // [T], in [-1, 1]
+  int sample_rate = 0;        // Hz
+  std::string text;           // as written
+  std::string speaker;
+  std::vector<std::int64_t> tokens;    // filled by the tokenizer step
+  std::map<std::string, Array> extra;  // further fields to collate, first dimension may vary
+};
+
+class Dataset {
+ public:
+  static constexpr std::size_t kMissing = TextIndex::kMissing;
+  virtual ~Dataset() = default;
+  virtual std::size_t size() const = 0;
+  virtual std::string uid(std::size_t index) const = 0;
+  virtual std::size_t find(std::string_view uid) const = 0;  // kMissing: none
+  virtual Sample read(std::size_t index) const = 0;
+  // Known without reading audio; 0 when not.
+  virtual std::uint64_t num_samples(std::size_t index) const = 0;
+  // Changes whenever the list of utterances does.
+  virtual std::uint64_t hash() const = 0;
+};
+
+struct AudioOptions {
+  int sample_rate = 0;          // Hz; 0: each file's own
+  int channel = kFirstChannel;  // for entries that do not say
+};
+
+std::shared_ptr<const Dataset> open_manifest(Manifest manifest, AudioOptions options = {});
+
+// Several datasets one after the other. Throws DataError when an id appears in two of them.
+struct NamedDataset {
+  std::string name;  // for errors
+  std::shared_ptr<const Dataset> dataset;
+};
+std::shared_ptr<const Dataset> combine(std::vector<NamedDataset> parts);
+
+}  // namespace tutti::data

@@ -1,0 +1,253 @@
+#include "tutti/launch/nodes.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "tutti/core/error.h"
+#include "tutti/core/json.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
+#include "tutti/launch/auth.h"
+#include "tutti/launch/rendezvous.h"
+
+namespace tutti::launch {
+namespace {
+
+constexpr Timeout kLease{10};
+constexpr char kService[] = "agents";
+
+RankContext meeting_of(const AgentOptions& options) {
+  RankContext rank;
+  rank.run_id = options.run_id;
+  rank.restart_count = options.restart_count;
+  return rank;
+}
+
+// A port for the ranks' own server. It stays bound with SO_REUSEADDR but does not listen: a
+// listener with the same option (torch's store sets it) may still take it, a bind to port 0 will
+// not.
+UniqueFd reserve_port(int& port) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t length = sizeof any;
+  if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {
+    throw_errno("cannot reserve a port for the ranks", errno);
+  }
+  port = ntohs(any.sin_port);
+  return fd;
+}
+
+}  // namespace
+
+std::string Failure::to_text() const {
+  return to_json_line(Json{{"rank", rank},
+                           {"node", node},
+                           {"host", host},
+                           {"exit_code", exit_code},
+                           {"how", how},
+                           {"tail", tail}});
+}
+
+Failure Failure::parse(const std::string& text) {
+  const Json json = parse_json(text, "failure report");
+  return {json.value("rank", -1),
+          json.value("node", 0),
+          json.value("host", std::string()),
+          json.value("exit_code", 1),
+          json.value("how", std::string()),
+          json.value("tail", std::string())};
+}
+
+Nodes::Nodes(const AgentOptions& options, std::function<bool()> stopped)
+    : options_(options), stopped_(std::move(stopped)) {
+  if (options_.node_rank == 0) serve();
+  if (!store_) connect();
+  if (options_.num_nodes > 1) watcher_ = std::thread(&Nodes::watch, this);
+}
+
+Nodes::~Nodes() {
+  stopping_ = true;
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void Nodes::serve() {
+  secret_ = options_.secret;
+  const bool alone = options_.num_nodes == 1;
+  const bool direct = !alone && !options_.master_addr.empty();
+  if (direct && secret_.empty()) {
+    secret_ = "run " + options_.run_id;
+    log::warning(
+        "TUTTI_SECRET is not set: whoever reaches port {} and knows the run's name may join",
+        options_.master_port);
+  }
+  if (secret_.empty()) secret_ = to_hex(random_bytes(16));
+  server_ =
+      std::make_unique<StoreServer>(StoreServer::Options{.host = alone ? "127.0.0.1" : "",
+                                                         .port = direct ? options_.master_port : 0,
+                                                         .secrets = {secret_}});
+  store_ = std::make_unique<Store>(Address{"127.0.0.1", server_->port()}, secret_, Timeout(30));
+  if (alone || direct) return;
+  Publication publication{own_addresses(options_.interface), server_->port(), secret_};
+  publication.hosts.emplace_back("127.0.0.1");
+  write_publication(publication_path(options_.run_folder, kService, meeting_of(options_)),
+                    publication);
+}
+
+void Nodes::connect() {
+  const Deadline deadline = deadline_in(options_.join_timeout);
+  std::string trouble = "its address was not published";
+  while (std::chrono::steady_clock::now() < deadline && !stopped_()) {
+    Publication publication;
+    if (!options_.master_addr.empty()) {
+      publication = {{options_.master_addr},
+                     options_.master_port,
+                     options_.secret.empty() ? "run " + options_.run_id : options_.secret};
+    } else if (const auto found = read_publication(
+                   publication_path(options_.run_folder, kService, meeting_of(options_)))) {
+      publication = *found;
+    }
+    for (const std::string& host : publication.hosts) {
+      try {
+        store_ = std::make_unique<Store>(Address{host, publication.port}, publication.secret,
+                                         Timeout(1));
+        secret_ = publication.secret;
+        return;
+      } catch (const CommError& error) {
+        trouble = error.what();
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  throw CommError(
+      fmt::format("node {} ({}) could not reach node 0's agent within {} s: {}", options_.node_rank,
+                  host_name(), options_.join_timeout.count(), trouble),
+      "check --master_addr/--master_port (or the shared run folder) and TUTTI_SECRET");
+}
+
+std::string Nodes::key(int round, const std::string& name) const {
+  return fmt::format("round{}/{}", round, name);
+}
+
+std::optional<Address> Nodes::begin_round(int round) {
+  const std::string self = std::to_string(options_.node_rank);
+  store_->set("alive/" + self, host_name(), kLease);
+  store_->set("nproc/" + self, std::to_string(options_.nproc_per_node));
+  if (options_.node_rank == 0) {
+    int port = 0;
+    reserved_port_ = reserve_port(port);
+    const std::string host = options_.num_nodes == 1 ? "127.0.0.1"
+                             : options_.master_addr.empty()
+                                 ? own_addresses(options_.interface).front()
+                                 : options_.master_addr;
+    store_->set(key(round, "master"), Address{host, port}.text());
+  }
+  const Deadline deadline = deadline_in(options_.join_timeout);
+  Deadline next_report = deadline_in(Timeout(30));
+  for (;;) {
+    if (stopped_()) return std::nullopt;
+    try {
+      store_->set("alive/" + self, host_name(), kLease);
+      store_->barrier(key(round, "start"), options_.node_rank, options_.num_nodes, Timeout(1));
+      break;
+    } catch (const CommError& error) {
+      const auto now = std::chrono::steady_clock::now();
+      if (std::string_view(error.what()).find("still missing") == std::string_view::npos) throw;
+      if (now >= deadline)
+        throw CommError("agents of nodes are missing: " + std::string(error.what()));
+      if (now >= next_report) {
+        log::warning("waiting for other nodes: {}", error.what());
+        next_report = deadline_in(Timeout(30));
+      }
+    }
+  }
+  for (const auto& [name, value] : store_->list("nproc/")) {
+    if (value == std::to_string(options_.nproc_per_node)) continue;
+    throw ConfigError(
+        fmt::format("nproc_per_node: got {} here on node {}, but {} on node {}",
+                    options_.nproc_per_node, options_.node_rank, value, name.substr(6)),
+        "use the same number on every node");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    remote_failure_.reset();
+    all_done_ = options_.num_nodes == 1;
+    round_ = round;
+  }
+  return Address::parse(store_->wait(key(round, "master"), Timeout(30)), "master address");
+}
+
+Failure Nodes::report(int round, const Failure& failure) noexcept {
+  try {
+    return Failure::parse(store_->compare_set(key(round, "failure"), "", failure.to_text()));
+  } catch (const std::exception&) {  // the store is gone: then ours is the failure we know of
+    return failure;
+  }
+}
+
+void Nodes::report_done(int round) {
+  store_->set(key(round, "done/" + std::to_string(options_.node_rank)), "1");
+}
+
+std::optional<Failure> Nodes::remote_failure() const {
+  const std::lock_guard lock(mutex_);
+  return remote_failure_;
+}
+
+void Nodes::leave() noexcept {
+  if (options_.num_nodes == 1) return;
+  try {
+    store_->barrier("leave", options_.node_rank, options_.num_nodes, Timeout(10));
+  } catch (const std::exception&) {  // others are gone already: nobody needs us any more
+  }
+}
+
+void Nodes::watch_once(Store& store, int round) {
+  store.set("alive/" + std::to_string(options_.node_rank), host_name(), kLease);
+  if (round < 0) return;
+  std::optional<Failure> failure;
+  if (const auto text = store.get(key(round, "failure"))) failure = Failure::parse(*text);
+  const auto alive = store.list("alive/");
+  for (int node = 0; node < options_.num_nodes && !failure; ++node) {
+    if (alive.contains("alive/" + std::to_string(node))) continue;
+    failure = Failure{.node = node,
+                      .exit_code = static_cast<int>(ExitCode::kCommunication),
+                      .how = fmt::format("its agent has been silent for {} s", kLease.count())};
+    failure = Failure::parse(store.compare_set(key(round, "failure"), "", failure->to_text()));
+  }
+  const auto done = store.list(key(round, "done/"));
+  const std::lock_guard lock(mutex_);
+  if (round != round_) return;  // the agent has moved on while we looked
+  if (failure && !remote_failure_) remote_failure_ = failure;
+  if (static_cast<int>(done.size()) == options_.num_nodes) all_done_ = true;
+}
+
+void Nodes::watch() {
+  std::unique_ptr<Store> store;
+  while (!stopping_) {
+    try {
+      // Its own connection: the agent's thread may be waiting in a barrier on the other.
+      if (!store) store = std::make_unique<Store>(store_->address(), secret_, Timeout(5));
+      watch_once(*store, round_);
+    } catch (const std::exception& error) {
+      if (!all_done_) {
+        const std::lock_guard lock(mutex_);
+        if (!remote_failure_) {
+          remote_failure_ = Failure{.exit_code = static_cast<int>(ExitCode::kCommunication),
+                                    .how = fmt::format("node 0's agent is lost: {}", error.what())};
+        }
+      }
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,142 @@
+#include "tutti/parallel/client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "tutti/core/error.h"
+#include "tutti/parallel/engine.h"
+#include "tutti/parallel/signals.h"
+
+namespace tutti::parallel {
+
+Indices::Indices(std::uint64_t first, std::uint64_t count)
+    : first_(first), count_(count), bound_(first + count) {}
+
+Indices::Indices(std::vector<std::uint64_t> list) : list_(std::move(list)) {
+  std::unordered_set<std::uint64_t> seen;
+  for (const std::uint64_t index : list_) {
+    if (!seen.insert(index).second)
+      throw ConfigError("index " + std::to_string(index) + " is in the list twice");
+    bound_ = std::max(bound_, index + 1);
+  }
+}
+
+std::vector<wire::IndexRange> Indices::ranges() const {
+  if (is_range())
+    return count_ == 0 ? std::vector<wire::IndexRange>{}
+                       : std::vector<wire::IndexRange>{{first_, count_}};
+  std::vector<wire::IndexRange> ranges;
+  for (const std::uint64_t index : list_) {
+    if (!ranges.empty() && ranges.back().first + ranges.back().count == index)
+      ++ranges.back().count;
+    else
+      ranges.push_back({index, 1});
+  }
+  return ranges;
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+namespace {
+
+// The same items, most expensive first. Ties keep their order, so runs are repeatable.
+std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange>& work,
+                                              const std::function<double(std::uint64_t)>& cost) {
+  std::vector<std::pair<double, std::uint64_t>> items;
+  for (const wire::IndexRange& range : work)
+    for (std::uint64_t i = 0; i < range.count; ++i)
+      items.emplace_back(cost(range.first + i), range.first + i);
+  std::stable_sort(items.begin(), items.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<wire::IndexRange> sorted;
+  for (const auto& [unused, index] : items) {
+    if (!sorted.empty() && sorted.back().first + sorted.back().count == index)
+      ++sorted.back().count;
+    else
+      sorted.push_back({index, 1});
+  }
+  return sorted;
+}
+
+}  // namespace
+
+Client::Client(ParallelSettings settings, ClientOptions options)
+    : engine_(std::make_unique<Engine>(std::move(settings), std::move(options))) {}
+Client::~Client() = default;
+
+void Client::start_workers() { engine_->start_workers(); }
+const ParallelSettings& Client::settings() const noexcept { return engine_->settings(); }
+const std::filesystem::path& Client::run_folder() const noexcept { return engine_->run_folder(); }
+std::string Client::endpoint() const { return engine_->endpoint(); }
+std::filesystem::path Client::large_result(std::string_view name) const {
+  return engine_->run_folder() / ".tutti" / "large" / std::filesystem::path(name).filename();
+}
+
+RunReport Client::run(const JobSpec& job, const RunRequest& request,
+                      const std::function<void(const Outcome&)>& on_outcome) {
+  const RunOptions& options = request.options;
+  const ParallelSettings& settings = engine_->settings();
+  JobSpec spec = job;
+  spec.batch_size = std::max<std::uint64_t>(1, options.batch_size);
+  spec.item_timeout_s = options.item_timeout_s.value_or(settings.item_timeout_s) *
+                        static_cast<double>(spec.batch_size);
+  spec.libraries = settings.plugins;
+
+  std::vector<wire::IndexRange> work =
+      request.work.empty() ? request.indices.ranges() : request.work;
+  if (options.cost) work = by_falling_cost(work, options.cost);
+  ScheduleOptions schedule_options;
+  schedule_options.max_retries = options.max_retries.value_or(settings.max_retries);
+  schedule_options.batch_size = spec.batch_size;
+  schedule_options.speculate = options.speculate;
+  schedule_options.first_guess_seconds =
+      engine_->item_seconds(spec.runner + "/" + spec.function + "/" + spec.env_fingerprint());
+  auto run = std::make_shared<RunState>(
+      spec, Schedule(std::move(work), request.indices.bound(), schedule_options),
+      options.max_buffered_bytes);
+  run->spec_json = spec.to_json().dump();
+  run->on_error = options.on_error.value_or(settings.on_error);
+  run->total = run->schedule.num_unfinished();
+
+  std::optional<SignalWatch> signals;
+  if (options.handle_signals) signals.emplace();
+  // If the callback throws, the engine must let go of the run before we do.
+  struct Abandon {
+    Engine& engine;
+    bool over = false;
+    ~Abandon() {
+      if (!over) engine.abandon();
+    }
+  } guard{*engine_};
+
+  engine_->begin(run);
+  OutcomeBatch batch;
+  auto last_tick = std::chrono::steady_clock::now();
+  for (bool over = false; !over;) {
+    if (run->pop(batch, std::chrono::milliseconds(50), over))
+      for (const Outcome& outcome : batch.outcomes) on_outcome(outcome);
+    if (signals) {
+      if (signals->count() >= 2)
+        run->stop = StopRequest::kNow;
+      else if (signals->count() == 1 && run->stop.load() == StopRequest::kNone) {
+        run->stop_by_user = signals->by_user();
+        run->stop = StopRequest::kDrain;
+      }
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (request.on_tick && !over && now - last_tick > std::chrono::milliseconds(100)) {
+      last_tick = now;
+      request.on_tick(run->latest_report(), false);
+    }
+  }
+  guard.over = true;
+  const RunReport report = run->latest_report();
+  if (request.on_tick) request.on_tick(report, true);
+  if (run->error()) std::rethrow_exception(run->error());
+  return report;
+}
+
+}  // namespace tutti::parallel

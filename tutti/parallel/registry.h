@@ -1,0 +1,104 @@
+// Names for what may run on a worker. Filled before main by the TUTTI_REGISTER_* macros, in the
+// program itself or in a plugin library (`plugins: [libmy_recipe.so]`), then only read.
+//
+//   Json square(std::uint64_t index) { return index * index; }
+//   TUTTI_REGISTER_FUNCTION(square);
+//
+// A registered class must be constructible as its base is: providers from (config, params), runners
+// from a provider (inherit the constructors with `using`), plugins from nothing.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <typeinfo>
+#include <vector>
+
+#include "tutti/parallel/provider.h"
+
+namespace tutti::parallel {
+
+class BaseRunner;
+using ItemFunction = Json (*)(std::uint64_t index);
+
+class Registry {
+ public:
+  using MakeProvider = std::function<std::unique_ptr<EnvironmentProvider>(config::Node, Json)>;
+  using MakeRunner = std::function<std::unique_ptr<BaseRunner>(const EnvironmentProvider&)>;
+  using MakePlugin = std::function<std::unique_ptr<WorkerPlugin>()>;
+
+  // The program's one; a static so that registration can happen before main in any file.
+  static Registry& global();
+
+  void add_provider(const std::string& name, std::type_index type, MakeProvider make);
+  void add_runner(const std::string& name, std::type_index type, MakeRunner make);
+  void add_plugin(const std::string& name, std::type_index type, MakePlugin make);
+  void add_function(const std::string& name, ItemFunction function);
+
+  // Throw ConfigError with the nearest name when there is none.
+  const MakeProvider& provider(const std::string& name) const;
+  const MakeRunner& runner(const std::string& name) const;
+  const MakePlugin& plugin(const std::string& name) const;
+  ItemFunction function(const std::string& name) const;
+
+  // The name an object's class was registered under.
+  std::string name_of(const std::type_info& type) const;
+  std::string name_of(ItemFunction function) const;
+
+  // dlopens a library whose static initialisers register more. Throws ConfigError.
+  static void load_plugin_library(const std::string& path);
+
+ private:
+  std::map<std::string, MakeProvider> providers_;
+  std::map<std::string, MakeRunner> runners_;
+  std::map<std::string, MakePlugin> plugins_;
+  std::map<std::string, ItemFunction> functions_;
+  std::map<std::type_index, std::string> names_;
+};
+
+namespace detail {
+template <class T>
+bool register_provider(const char* name) {
+  Registry::global().add_provider(
+      name, typeid(T),
+      [](config::Node config, Json params) -> std::unique_ptr<EnvironmentProvider> {
+        return std::make_unique<T>(std::move(config), std::move(params));
+      });
+  return true;
+}
+template <class T>
+bool register_runner(const char* name) {
+  Registry::global().add_runner(
+      name, typeid(T), [](const EnvironmentProvider& provider) -> std::unique_ptr<BaseRunner> {
+        return std::make_unique<T>(provider);
+      });
+  return true;
+}
+template <class T>
+bool register_plugin(const char* name) {
+  Registry::global().add_plugin(
+      name, typeid(T), []() -> std::unique_ptr<WorkerPlugin> { return std::make_unique<T>(); });
+  return true;
+}
+inline bool register_function(const char* name, ItemFunction function) {
+  Registry::global().add_function(name, function);
+  return true;
+}
+}  // namespace detail
+
+#define TUTTI_REGISTER_PROVIDER(Class)                          \
+  [[maybe_unused]] static const bool tutti_registered_##Class = \
+      ::tutti::parallel::detail::register_provider<Class>(#Class)
+#define TUTTI_REGISTER_RUNNER(Class)                            \
+  [[maybe_unused]] static const bool tutti_registered_##Class = \
+      ::tutti::parallel::detail::register_runner<Class>(#Class)
+#define TUTTI_REGISTER_PLUGIN(Class)                            \
+  [[maybe_unused]] static const bool tutti_registered_##Class = \
+      ::tutti::parallel::detail::register_plugin<Class>(#Class)
+#define TUTTI_REGISTER_FUNCTION(function)                          \
+  [[maybe_unused]] static const bool tutti_registered_##function = \
+      ::tutti::parallel::detail::register_function(#function, function)
+
+}  // namespace tutti::parallel

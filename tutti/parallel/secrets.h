@@ -1,0 +1,52 @@
+// Who may talk to a driver: CURVE keys made per run, and the doorman that admits only them.
+//
+// The driver makes two key pairs. Its own secret never leaves its memory; the workers' pair and the
+// driver's public key go into RUN_FOLDER/.tutti/connect.json, mode 0600, which is how a worker on
+// another host of the same user finds and proves itself. Nothing secret is on a command line, in an
+// environment or in a job script.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace tutti::parallel {
+
+// All keys are Z85 text, 40 characters.
+struct KeyPair {
+  std::string public_key;
+  std::string secret_key;
+};
+KeyPair make_key_pair();
+
+struct ConnectInfo {
+  std::string endpoint;    // "tcp://10.0.0.7:40123"
+  std::string server_key;  // the driver's public key
+  KeyPair worker;
+};
+
+std::filesystem::path connect_file(const std::filesystem::path& run_folder);
+void write_connect_file(const std::filesystem::path& run_folder, const ConnectInfo& info);
+// Throws IoError when it cannot be read, DataError when it is not one.
+ConnectInfo read_connect_file(const std::filesystem::path& run_folder);
+
+// Answers ZAP requests of one ZeroMQ context: peers with `worker_public_key` pass, others get
+// nothing. Must be made before the server socket binds and destroyed before the context.
+class Doorman {
+ public:
+  Doorman(void* zmq_context, std::string worker_public_key);
+  ~Doorman();
+  Doorman(const Doorman&) = delete;
+  Doorman& operator=(const Doorman&) = delete;
+
+ private:
+  void serve();
+  void* const context_;
+  const std::string allowed_key_;  // 32 raw bytes
+  void* socket_ = nullptr;         // touched only by the thread once it runs
+  void* stop_ = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace tutti::parallel
