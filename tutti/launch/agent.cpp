@@ -346,8 +346,13 @@ int run_agent(const AgentOptions& options) {
   return Agent(options).run();
 }
 
-Entry enter(const LaunchRequest& request, const std::vector<std::string>& own_command,
+Entry enter(const LaunchRequest& request, const std::vector<std::string>& command,
             AgentOptions defaults) {
+  std::vector<std::string> own_command = command;
+  // srun would take the link for itself.
+  if (!own_command.empty() && own_command[0] == "/proc/self/exe") {
+    own_command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  }
   const Detection found = detect(current_environment(), request);
   if (found.kind == Detection::Kind::kRank) return {found.rank, 0};
   if (found.kind == Detection::Kind::kStartStep) {
