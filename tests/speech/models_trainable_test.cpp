@@ -85,6 +85,24 @@ TEST(AsrTrainable, CheckpointedLayersChangeNothingButMemory) {
   }
 }
 
+TEST(Dropout, DropsTheRightShareAndLetsGradientsThroughTheRest) {
+  torch::manual_seed(7);
+  auto x = torch::ones({500, 400}).requires_grad_();
+  const auto y = apply_dropout(x, 0.3, true);
+  const auto kept = y > 0;
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean().item<double>(), 0.7, 0.005);
+  EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.01);
+  // No row or column is favoured.
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean(0).min().item<double>(), 0.7, 0.12);
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean(1).max().item<double>(), 0.7, 0.12);
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad(), y.detach()));
+  EXPECT_FALSE(torch::equal(apply_dropout(x, 0.3, true), y));
+  torch::manual_seed(7);
+  EXPECT_TRUE(torch::equal(apply_dropout(x, 0.3, true), y));
+  EXPECT_TRUE(apply_dropout(x, 0.3, false).is_same(x));
+}
+
 TEST(AsrTrainable, InitialisesByName) {
   AsrModel model = make_model("e_branchformer", "", "transformer");
   initialize(*model, "xavier_uniform");
