@@ -10,7 +10,8 @@ namespace {
 
 using namespace tutti::speech;
 
-AsrSettings demo_settings(std::int64_t size, std::int64_t blocks, bool with_decoder) {
+AsrSettings demo_settings(std::int64_t size, std::int64_t blocks, bool with_decoder,
+                          const std::string& input_layer) {
   AsrSettings settings;
   settings.vocab_size = 40;
   settings.sos_id = settings.eos_id = 39;
@@ -23,6 +24,7 @@ AsrSettings demo_settings(std::int64_t size, std::int64_t blocks, bool with_deco
                       .num_blocks = blocks,
                       .macaron = true,
                       .conv_kernel = 15};
+  settings.encoder.input_layer = input_layer;
   settings.decoder = {.attention_heads = 4, .linear_units = 4 * size, .num_blocks = 2};
   settings.decoder_kind = with_decoder ? AsrDecoderKind::kAttention : AsrDecoderKind::kNone;
   settings.ctc_weight = with_decoder ? 0.3 : 1.0;
@@ -32,7 +34,8 @@ AsrSettings demo_settings(std::int64_t size, std::int64_t blocks, bool with_deco
 void train_step(benchmark::State& state) {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  AsrModel model(Build{}, demo_settings(state.range(0), state.range(1), state.range(2) != 0));
+  AsrModel model(Build{}, demo_settings(state.range(0), state.range(1), state.range(2) != 0,
+                                        state.range(3) == 0 ? "conv2d" : "conv1d3"));
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-3));
   Lengths samples, tokens;
   for (int b = 0; b < 32; ++b) {
@@ -51,10 +54,12 @@ void train_step(benchmark::State& state) {
       benchmark::Counter(48.0, benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(train_step)
-    ->ArgNames({"size", "blocks", "decoder"})
-    ->Args({96, 2, 0})
-    ->Args({144, 4, 0})
-    ->Args({144, 4, 1})
+    ->ArgNames({"size", "blocks", "decoder", "conv1d3"})
+    ->Args({96, 2, 0, 0})
+    ->Args({96, 2, 0, 1})
+    ->Args({144, 4, 0, 0})
+    ->Args({144, 4, 0, 1})
+    ->Args({144, 4, 1, 1})
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -103,6 +103,21 @@ TEST_P(EspnetVectors, PaddedBatchesGiveWhatEachUtteranceGivesAlone) {
   }
 }
 
+TEST_P(EspnetVectors, MorePaddingChangesNothingInTrainingEither) {
+  model_->train();
+  const Lengths lengths = to_lengths(expected("px_lengths"));
+  const auto& narrow = expected("px");
+  const auto wide = torch::constant_pad_nd(narrow, {0, 0, 0, 37});
+  const Encoded a = model_->encoder->forward(narrow, lengths, model_->ctc);
+  const Encoded b = model_->encoder->forward(wide, lengths, model_->ctc);
+  ASSERT_EQ(a.lengths, b.lengths);
+  ASSERT_GT(b.out.size(1), a.out.size(1));
+  for (int i = 0; i < 3; ++i) {
+    const auto real = [&](const Encoded& e) { return e.out[i].narrow(0, 0, e.lengths[i]); };
+    EXPECT_TRUE(close(real(b), real(a), 1e-5)) << "utterance " << i;
+  }
+}
+
 TEST_P(EspnetVectors, StepsWithCachesGiveWhatTheWholeSequenceGives) {
   torch::NoGradGuard no_grad;
   const Lengths lengths = to_lengths(expected("px_lengths"));

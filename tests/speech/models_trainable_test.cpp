@@ -6,6 +6,7 @@
 #include "tutti/config/load.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
+#include "tutti/trainer/precision.h"
 
 namespace tutti::speech {
 namespace {
@@ -83,6 +84,70 @@ TEST(AsrTrainable, CheckpointedLayersChangeNothingButMemory) {
     ASSERT_TRUE(gradients[1][name].defined()) << name;
     EXPECT_TRUE(close(gradients[1][name], gradient, 1e-5)) << name;
   }
+}
+
+TEST(AsrTrainable, MixedPrecisionIsCloseToFullPrecisionAndGivesFloatGradients) {
+  for (const std::string encoder : {"transformer", "conformer", "e_branchformer"}) {
+    for (const std::string decoder : {"transformer", "transducer"}) {
+      AsrTrainable model(make_model(encoder, "1", decoder));
+      model.set_training(true);
+      const trainer::Batch batch = make_batch();
+      torch::manual_seed(2);
+      const double full = model.training_step(batch).loss.item<double>();
+      torch::manual_seed(2);
+      torch::Tensor loss;
+      {
+        const trainer::AutocastScope mixed(torch::kCPU, torch::kBFloat16);
+        loss = model.training_step(batch).loss;
+      }
+      EXPECT_EQ(loss.scalar_type(), torch::kFloat32);
+      EXPECT_NEAR(loss.item<double>(), full, 0.2 * full) << encoder << " " << decoder;
+      loss.backward();
+      for (const auto& item : model.model()->named_parameters()) {
+        ASSERT_TRUE(item.value().grad().defined()) << encoder << " " << item.key();
+        EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat32);
+        EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>())
+            << encoder << " " << item.key();
+      }
+    }
+  }
+}
+
+TEST(AsrTrainable, AModelCastToBf16EncodesAndDecodes) {
+  torch::NoGradGuard no_grad;
+  for (const std::string encoder : {"transformer", "conformer", "e_branchformer"}) {
+    AsrModel model = make_model(encoder, "", "transformer");
+    model->eval();
+    const trainer::Batch batch = make_batch();
+    const Lengths lengths = {9000, 8000, 7001};
+    const auto full = model->encode(batch["speech"], lengths);
+    model->to(torch::kBFloat16);
+    const auto low = model->encode(batch["speech"], lengths);
+    EXPECT_EQ(low.out.scalar_type(), torch::kBFloat16);
+    EXPECT_TRUE(close(low.out[0], full.out[0], 0.1)) << encoder;
+    DecoderCache cache = model->decoder->start(low.out, low.lengths, 2);
+    const auto scores = model->decoder->step(torch::full({6}, 7, torch::kInt64), cache);
+    EXPECT_EQ(scores.scalar_type(), torch::kFloat32);
+    EXPECT_TRUE(scores.isfinite().all().item<bool>());
+  }
+}
+
+TEST(Dropout, DropsTheRightShareAndLetsGradientsThroughTheRest) {
+  torch::manual_seed(7);
+  auto x = torch::ones({500, 400}).requires_grad_();
+  const auto y = apply_dropout(x, 0.3, true);
+  const auto kept = y > 0;
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean().item<double>(), 0.7, 0.005);
+  EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.01);
+  // No row or column is favoured.
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean(0).min().item<double>(), 0.7, 0.12);
+  EXPECT_NEAR(kept.to(torch::kFloat64).mean(1).max().item<double>(), 0.7, 0.12);
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad(), y.detach()));
+  EXPECT_FALSE(torch::equal(apply_dropout(x, 0.3, true), y));
+  torch::manual_seed(7);
+  EXPECT_TRUE(torch::equal(apply_dropout(x, 0.3, true), y));
+  EXPECT_TRUE(apply_dropout(x, 0.3, false).is_same(x));
 }
 
 TEST(AsrTrainable, InitialisesByName) {
