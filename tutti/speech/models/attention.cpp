@@ -156,7 +156,7 @@ torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
     }
   } else {
     // The old shift: a zero column in front, then the rows read with another width. Entries right
-    // of the diagonal come out as scores of the next query with positions counted from the end of
+    // of the diagonal come out as scores of the next query, and all of it hangs on the length of
     // the sequence; a padded batch needs each utterance's own end (legacy_index).
     const torch::Tensor padded = torch::constant_pad_nd(scores, {1, 0});
     if (context.legacy_index.defined()) {
