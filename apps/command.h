@@ -8,6 +8,7 @@ namespace tutti::apps {
 // and may throw; main reports the exception.
 int run_config(int argc, char** argv);
 int run_launch(int argc, char** argv);
+int run_pack(int argc, char** argv);
 
 struct Command {
   const char* name;

@@ -17,6 +17,7 @@ using tutti::apps::Command;
 constexpr Command kCommands[] = {
     {"config", "check or show config files", tutti::apps::run_config},
     {"launch", "start a program as several ranks", tutti::apps::run_launch},
+    {"pack", "pack a corpus into one file", tutti::apps::run_pack},
 };
 
 void print_help() {
