@@ -16,6 +16,7 @@ using tutti::apps::Command;
 
 constexpr Command kCommands[] = {
     {"config", "check or show config files", tutti::apps::run_config},
+    {"parallel", "show the job scripts a config would submit", tutti::apps::run_parallel},
 };
 
 void print_help() {
