@@ -9,6 +9,7 @@ namespace tutti::apps {
 int run_config(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_pack(int argc, char** argv);
+int run_parallel(int argc, char** argv);
 
 struct Command {
   const char* name;

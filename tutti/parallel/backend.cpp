@@ -68,6 +68,7 @@ const std::vector<BackendRow>& backend_rows() {
       {"moab", check_cluster, make_cluster},
       {"oar", check_cluster, make_cluster},
       {"ssh", check_cluster, make_cluster},
+      {"kube", check_cluster, make_cluster},
   };
   return rows;
 }

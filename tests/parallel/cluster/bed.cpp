@@ -8,9 +8,10 @@
 namespace tutti::parallel {
 
 void BedTest::SetUp() {
-  const auto up = run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/up.sh"},
-                               .env = {{"BED", bed_.string()}},
-                               .timeout = std::chrono::seconds(240)});
+  const auto up =
+      run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/up.sh"},
+                   .env = {{"BED", bed_.string()}},
+                   .timeout = std::chrono::seconds(240)});
   if (up.exit_code == 77) GTEST_SKIP() << trim(up.out);
   ASSERT_TRUE(up.ok()) << up.out << up.err;
   // The bed's commands find it by the variables of its env.sh.
@@ -18,13 +19,15 @@ void BedTest::SetUp() {
     for (const std::string& line : split(read_file(bed_ / "env.sh"), '\n'))
       if (line.starts_with("export "))
         for (const std::string& word : split_words(line.substr(7)))
-          ::setenv(word.substr(0, word.find('=')).c_str(), word.substr(word.find('=') + 1).c_str(), 1);
+          ::setenv(word.substr(0, word.find('=')).c_str(), word.substr(word.find('=') + 1).c_str(),
+                   1);
 }
 
 void BedTest::TearDown() {
-  const auto down = run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/down.sh"},
-                                 .env = {{"BED", bed_.string()}},
-                                 .timeout = std::chrono::seconds(120)});
+  const auto down =
+      run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/down.sh"},
+                   .env = {{"BED", bed_.string()}},
+                   .timeout = std::chrono::seconds(120)});
   EXPECT_TRUE(down.ok()) << down.out << down.err;
 }
 
@@ -35,7 +38,8 @@ ParallelSettings BedTest::settings(const std::string& block_yaml) {
   return out;
 }
 
-std::vector<std::string> BedTest::run(const ParallelSettings& settings, const std::string& function, std::uint64_t count, RunReport* report,
+std::vector<std::string> BedTest::run(const ParallelSettings& settings, const std::string& function,
+                                      std::uint64_t count, RunReport* report,
                                       std::function<void(std::uint64_t done)> on_result) {
   std::vector<std::string> results(count);
   const auto run_folder = folder_.path() / ("run-" + std::to_string(next_run_++));
@@ -54,7 +58,8 @@ std::vector<std::string> BedTest::run(const ParallelSettings& settings, const st
 }
 
 std::string BedTest::sh(const std::string& line) {
-  const auto result = run_command({.argv = {"bash", "-c", line}, .timeout = std::chrono::seconds(60)});
+  const auto result =
+      run_command({.argv = {"bash", "-c", line}, .timeout = std::chrono::seconds(60)});
   return std::string(trim(result.out));
 }
 

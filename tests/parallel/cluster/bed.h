@@ -19,7 +19,7 @@ namespace tutti::parallel {
 // Items that run on workers of a bed.
 namespace bed_items {
 Json hundred_bytes(std::uint64_t index);  // 1 ms; always the same text for an index
-Json where(std::uint64_t index);          // 20 ms; {"host", "pid", "job", "gpus"} of the worker that ran it
+Json where(std::uint64_t index);  // 20 ms; {"host", "pid", "job", "gpus"} of the worker that ran it
 }  // namespace bed_items
 
 class BedTest : public ::testing::Test {
@@ -31,8 +31,9 @@ class BedTest : public ::testing::Test {
   // Settings of a parallel block, from YAML; the test fails when they have problems.
   ParallelSettings settings(const std::string& block_yaml);
   // Results of `function` over `count` items, in index order.
-  std::vector<std::string> run(const ParallelSettings& settings, const std::string& function, std::uint64_t count,
-                               RunReport* report = nullptr, std::function<void(std::uint64_t done)> on_result = {});
+  std::vector<std::string> run(const ParallelSettings& settings, const std::string& function,
+                               std::uint64_t count, RunReport* report = nullptr,
+                               std::function<void(std::uint64_t done)> on_result = {});
   // Runs a shell line; its trimmed output.
   std::string sh(const std::string& line);
   static bool eventually(const std::function<bool()>& condition, double limit_s = 60);

@@ -19,8 +19,13 @@ Json where(std::uint64_t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const auto text = [](const char* name) { return std::string(std::getenv(name) == nullptr ? "" : std::getenv(name)); };
-  return {{"host", host.data()}, {"pid", ::getpid()}, {"job", text("TUTTI_JOB_ID")}, {"gpus", text("CUDA_VISIBLE_DEVICES")}};
+  const auto text = [](const char* name) {
+    return std::string(std::getenv(name) == nullptr ? "" : std::getenv(name));
+  };
+  return {{"host", host.data()},
+          {"pid", ::getpid()},
+          {"job", text("TUTTI_JOB_ID")},
+          {"gpus", text("CUDA_VISIBLE_DEVICES")}};
 }
 
 TUTTI_REGISTER_FUNCTION(hundred_bytes);

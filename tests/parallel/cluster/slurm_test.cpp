@@ -14,11 +14,14 @@ class Slurm : public BedTest {
  protected:
   Slurm() : BedTest("slurm") {}
   ParallelSettings slurm(int n_workers, const std::string& more = "") {
-    return settings("{env: slurm, n_workers: " + std::to_string(n_workers) + ", options: {cores: 1, processes: 1, memory: 200MB, walltime: '00:10:00'" +
+    return settings("{env: slurm, n_workers: " + std::to_string(n_workers) +
+                    ", options: {cores: 1, processes: 1, memory: 200MB, walltime: '00:10:00'" +
                     more + "}}");
   }
   // Ids of our jobs in a state, one per line of squeue.
-  std::vector<std::string> jobs(const std::string& state) { return split_words(sh("squeue -h -r -t " + state + " -o %i")); }
+  std::vector<std::string> jobs(const std::string& state) {
+    return split_words(sh("squeue -h -r -t " + state + " -o %i"));
+  }
 };
 
 TEST_F(Slurm, AThousandItemsGiveTheBytesOfALocalRun) {
@@ -27,11 +30,13 @@ TEST_F(Slurm, AThousandItemsGiveTheBytesOfALocalRun) {
   const auto there = run(slurm(4), "hundred_bytes", 1000, &report);
   EXPECT_EQ(here, there);
   EXPECT_EQ(report.workers.size(), 4U);
-  EXPECT_TRUE(eventually([&] { return jobs("all").empty() || jobs("PD,R,CG,CF").empty(); })) << "jobs were left in the queue";
+  EXPECT_TRUE(eventually([&] { return jobs("all").empty() || jobs("PD,R,CG,CF").empty(); }))
+      << "jobs were left in the queue";
 }
 
 TEST_F(Slurm, WorkersRunInTheirJobsWithTheirGpus) {
-  const auto results = run(settings("{env: slurm, n_workers: 4, options: {cores: 2, processes: 2, memory: 200MB, job_extra_directives: ['--gres=gpu:2']}}"),
+  const auto results = run(settings("{env: slurm, n_workers: 4, options: {cores: 2, processes: 2, "
+                                    "memory: 200MB, job_extra_directives: ['--gres=gpu:2']}}"),
                            "where", 200);
   std::set<std::string> hosts, jobs, gpus;
   for (const auto& text : results) {
@@ -87,7 +92,8 @@ TEST_F(Slurm, AKilledWorkerIsReplaced) {
     if (done < 60 || killed) return;
     killed = true;
     // the workers are processes of this machine, under slurmstepd
-    const auto pids = split_words(sh("pgrep -f 'worker --run " + folder_.path().string() + ".* --id 0'"));
+    const auto pids =
+        split_words(sh("pgrep -f 'worker --run " + folder_.path().string() + ".* --id 0'"));
     ASSERT_FALSE(pids.empty());
     sh("kill -9 " + pids.front());
   });
@@ -97,9 +103,12 @@ TEST_F(Slurm, AKilledWorkerIsReplaced) {
 }
 
 TEST_F(Slurm, WorkersDrainBeforeTheWalltimeAndAreReplaced) {
-  // Slurm counts in minutes: with a margin of 55 s, workers leave after 5 s at the latest, over and over.
+  // Slurm counts in minutes: with a margin of 55 s, workers leave after 5 s at the latest, over and
+  // over.
   RunReport report;
-  const auto results = run(settings("{env: slurm, n_workers: 2, options: {cores: 1, memory: 200MB, walltime: 1m, drain_margin: 54}}"), "where", 1000, &report);
+  const auto results = run(settings("{env: slurm, n_workers: 2, options: {cores: 1, memory: 200MB, "
+                                    "walltime: 1m, drain_margin: 54}}"),
+                           "where", 1000, &report);
   EXPECT_EQ(std::count(results.begin(), results.end(), ""), 0);
   EXPECT_EQ(report.workers_lost, 0U) << "leaving in order is no loss";
   EXPECT_EQ(report.handed_again, 0U);
@@ -110,7 +119,8 @@ TEST_F(Slurm, FourDriversAtOnce) {
   std::vector<std::vector<std::string>> results(4);
   std::vector<std::thread> drivers;
   const auto four = slurm(2);
-  for (auto& mine : results) drivers.emplace_back([&, this] { mine = run(four, "hundred_bytes", 300); });
+  for (auto& mine : results)
+    drivers.emplace_back([&, this] { mine = run(four, "hundred_bytes", 300); });
   for (auto& driver : drivers) driver.join();
   for (const auto& one : results) EXPECT_EQ(one, results[0]);
   EXPECT_EQ(std::count(results[0].begin(), results[0].end(), ""), 0);

@@ -13,11 +13,16 @@ using ::testing::HasSubstr;
 class Ssh : public BedTest {
  protected:
   Ssh() : BedTest("ssh") {}
-  ParallelSettings ssh(int n_workers, const std::string& hosts = "[h1, h2, h3]", const std::string& more = "") {
-    return settings("{env: ssh, interface: tutbr0, n_workers: " + std::to_string(n_workers) + ", options: {hosts: " + hosts +
-                    ", connect_options: {config: " + (bed_ / "ssh_config").string() + ", keepalive_interval: 1}" + more + "}}");
+  ParallelSettings ssh(int n_workers, const std::string& hosts = "[h1, h2, h3]",
+                       const std::string& more = "") {
+    return settings("{env: ssh, interface: tutbr0, n_workers: " + std::to_string(n_workers) +
+                    ", options: {hosts: " + hosts + ", connect_options: {config: " +
+                    (bed_ / "ssh_config").string() + ", keepalive_interval: 1}" + more + "}}");
   }
-  int workers_left() { return static_cast<int>(split_words(sh("pgrep -f 'worker --run " + folder_.path().string() + "'")).size()); }
+  int workers_left() {
+    return static_cast<int>(
+        split_words(sh("pgrep -f 'worker --run " + folder_.path().string() + "'")).size());
+  }
 };
 
 TEST_F(Ssh, AThousandItemsGiveTheBytesOfALocalRunAndNothingStays) {
