@@ -7,6 +7,7 @@ namespace tutti::apps {
 // Each gets argv as if it were a program of its own (argv[0] is "tutti NAME"), returns the exit code
 // and may throw; main reports the exception.
 int run_config(int argc, char** argv);
+int run_doctor(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_pack(int argc, char** argv);
 int run_parallel(int argc, char** argv);

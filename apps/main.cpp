@@ -16,6 +16,7 @@ using tutti::apps::Command;
 
 constexpr Command kCommands[] = {
     {"config", "check or show config files", tutti::apps::run_config},
+    {"doctor", "what this machine has", tutti::apps::run_doctor},
     {"launch", "start a program as several ranks", tutti::apps::run_launch},
     {"pack", "pack a corpus into one file", tutti::apps::run_pack},
     {"parallel", "show the job scripts a config would submit", tutti::apps::run_parallel},

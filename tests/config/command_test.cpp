@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
 
 CommandResult run_tutti(std::vector<std::string> arguments,
-                    const std::string& gpus = "0,1,2,3,4,5,6,7") {
+                        const std::string& gpus = "0,1,2,3,4,5,6,7") {
   arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
   return run_command({.argv = arguments,
                       .env = {{"CUDA_VISIBLE_DEVICES", gpus}},
@@ -34,7 +34,8 @@ TEST(ConfigCommand, ChecksEveryBlockOfTheSeeds) {
 }
 
 TEST(ConfigCommand, ReportsAllMistakesInOrder) {
-  const CommandResult result = run_tutti({"config", "check", (kHere / "ten_mistakes.yaml").string()});
+  const CommandResult result =
+      run_tutti({"config", "check", (kHere / "ten_mistakes.yaml").string()});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "");
   std::size_t at = 0;
@@ -75,7 +76,7 @@ TEST(ConfigCommand, ShowsTheResolvedConfig) {
   const CommandResult yaml = run_tutti({"config", "show", file.string(), "num_device=2"});
   EXPECT_EQ(yaml.exit_code, 0) << yaml.err;
   EXPECT_THAT(yaml.out, HasSubstr("  devices: 2\n"));
-  const CommandResult json = tutti(
+  const CommandResult json = run_tutti(
       {"config", "show", file.string(), "+seed=7", "~num_nodes", "trainer.num_nodes=3", "--json"});
   EXPECT_EQ(json.exit_code, 0) << json.err;
   const Json parsed = parse_json(json.out, "show");
@@ -87,15 +88,15 @@ TEST(ConfigCommand, ShowsTheResolvedConfig) {
 TEST(ConfigCommand, OverlaysMerge) {
   const CommandResult result =
       run_tutti({"config", "show", (kHere / "seeds/parallel_config_2_local.yaml").string(),
-             (kHere / "seeds/parallel_config_4_slurm.yaml").string(), "--json"});
+                 (kHere / "seeds/parallel_config_4_slurm.yaml").string(), "--json"});
   EXPECT_EQ(parse_json(result.out, "show")["parallel"]["env"], "slurm");
 }
 
 TEST(ConfigCommand, QuietAndMissingFiles) {
-  EXPECT_EQ(
-      run_tutti({"config", "check", "--quiet", (kHere / "seeds/multi_gpu_1_training.yaml").string()})
-          .out,
-      "");
+  EXPECT_EQ(run_tutti({"config", "check", "--quiet",
+                       (kHere / "seeds/multi_gpu_1_training.yaml").string()})
+                .out,
+            "");
   const CommandResult missing = run_tutti({"config", "check", "no_such.yaml"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("no_such.yaml"));
@@ -105,6 +106,16 @@ TEST(ConfigCommand, TheCommittedReferenceIsUpToDate) {
   const std::string committed = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md");
   EXPECT_TRUE(run_tutti({"config", "reference"}).out == committed)
       << "run: tutti config reference > docs/config-reference.md";
+}
+
+TEST(Doctor, AlwaysAnswers) {
+  const CommandResult result = run_tutti({"doctor", "--json"}, "0,1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Json report = parse_json(result.out, "doctor");
+  EXPECT_EQ(report["gpus"]["visible"], 2);
+  EXPECT_TRUE(report["envs"]["local"]["usable"].get<bool>());
+  EXPECT_GT(report["machine"]["memory_bytes"].get<std::uint64_t>(), 0U);
+  EXPECT_EQ(run_tutti({"doctor"}).exit_code, 0);
 }
 
 }  // namespace
