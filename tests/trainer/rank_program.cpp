@@ -147,7 +147,7 @@ int run(const Options& options) {
   world.control->finish();
   std::printf("done steps=%d skipped=%d\n", static_cast<int>(result.steps),
               static_cast<int>(result.skipped_steps));
-  return result.end == FitEnd::kPreempted ? static_cast<int>(ExitCode::kStoppedResumable) : 0;
+  return static_cast<int>(conclude(result, rank.rank, CommandRunner::system()));
 }
 
 }  // namespace

@@ -31,21 +31,14 @@ struct WireVote {
   std::uint64_t flags;
 };
 
-enum Flag : std::uint64_t {
-  kHasData = 1,
-  kStop = 2,
-  kOutOfMemory = 4,
-  kBadLoss = 8,
-  kSave = 16,
-  kTimeUp = 32
-};
+constexpr std::uint64_t kHasData = 1, kStop = 2, kOutOfMemory = 4, kBadLoss = 8, kSave = 16,
+                        kTimeUp = 32;
 
 std::string encode(const Vote& vote) {
   const WireVote wire{vote.step, vote.plan_hash, vote.groups, vote.weight,
-                      (vote.has_data ? kHasData : 0u) | (vote.stop ? kStop : 0u) |
-                          (vote.out_of_memory ? kOutOfMemory : 0u) |
-                          (vote.bad_loss ? kBadLoss : 0u) | (vote.save ? kSave : 0u) |
-                          (vote.time_up ? kTimeUp : 0u)};
+                      (vote.has_data ? kHasData : 0) | (vote.stop ? kStop : 0) |
+                          (vote.out_of_memory ? kOutOfMemory : 0) | (vote.bad_loss ? kBadLoss : 0) |
+                          (vote.save ? kSave : 0) | (vote.time_up ? kTimeUp : 0)};
   return std::string(reinterpret_cast<const char*>(&wire), sizeof(wire));
 }
 

@@ -232,4 +232,12 @@ FitResult fit(FitInputs& inputs) {
   }
 }
 
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner) {
+  if (rank == 0) log::info("{}", result.reason);
+  if (result.end == FitEnd::kInterrupted) return ExitCode::kInterrupted;
+  if (result.end != FitEnd::kPreempted) return ExitCode::kDone;
+  if (rank == 0) requeue_under_slurm(runner);
+  return ExitCode::kStoppedResumable;
+}
+
 }  // namespace tutti::trainer

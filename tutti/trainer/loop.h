@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/error.h"
+#include "tutti/core/subprocess.h"
 #include "tutti/trainer/batch.h"
 #include "tutti/trainer/callbacks/callback.h"
 #include "tutti/trainer/checkpoint/store.h"
@@ -73,5 +75,9 @@ struct FitResult {
 };
 
 FitResult fit(FitInputs& inputs);
+
+// What a rank does after fit(): the exit code (0, 85 or 130), and, when a signal stopped the run
+// under Slurm, rank 0's request to be requeued.
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner);
 
 }  // namespace tutti::trainer

@@ -3,14 +3,10 @@
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <torch/version.h>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
-
-#define TUTTI_TORCH_AT_LEAST(major, minor) \
-  (TORCH_VERSION_MAJOR > (major) ||        \
-   (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 namespace {

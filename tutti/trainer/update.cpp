@@ -5,12 +5,17 @@
 
 #include "tutti/core/log.h"
 #include "tutti/trainer/run.h"
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 namespace {
 
 void multiply(std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  at::_foreach_mul_(gradients, factor);
+#else
   for (at::Tensor& gradient : gradients) gradient.mul_(factor);
+#endif
 }
 
 // The power of two next to `weight`.
@@ -31,23 +36,24 @@ Clipped clip(Run& run, std::vector<at::Tensor>& gradients, double average) {
       s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kValue;
   Clipped result{.factor = average};
   if (gradients.empty()) return result;
-  if (by_value) {
-    for (at::Tensor& gradient : gradients)
-      gradient.mul_(average).clamp_(-s.gradient_clip_val, s.gradient_clip_val);
-    result.factor = 1;
-  }
-  if (!by_norm && !run.scaler.enabled()) return result;
-
-  const at::Tensor norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
-  if (norm.device().is_cpu() || run.scaler.enabled()) {
+  at::Tensor norm;
+  if (by_norm || run.scaler.enabled())
+    norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
+  if (norm.defined() && (norm.device().is_cpu() || run.scaler.enabled())) {
     const double value = norm.item<double>();
     result.finite = std::isfinite(value);
     if (by_norm) {
       run.extra_metrics["train/grad_norm"] = value;
       result.factor = average * std::min(1.0, s.gradient_clip_val / (value + 1e-6));
+      return result;
     }
-    return result;
   }
+  if (by_value) {
+    for (at::Tensor& gradient : gradients)
+      gradient.mul_(average).clamp_(-s.gradient_clip_val, s.gradient_clip_val);
+    result.factor = 1;
+  }
+  if (!by_norm) return result;
   // Infinite or NaN norms give a factor of 0 or NaN; gradients of NaN stay NaN, as in torch.
   multiply(gradients, (s.gradient_clip_val / (norm + 1e-6)).clamp_max(1.0) * average);
   result.factor = 1;

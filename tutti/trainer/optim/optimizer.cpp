@@ -5,6 +5,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/trainer/optim/updates.h"
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 
@@ -81,6 +82,7 @@ class Adam final : public Optimizer {
   using Optimizer::Optimizer;
   void step(double lr, double gradient_factor) override {
     torch::NoGradGuard no_grad;
+    if (fused_step(lr, gradient_factor)) return;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;
@@ -94,6 +96,43 @@ class Adam final : public Optimizer {
       if (options_.amsgrad) update.max_exp_avg_sq = slot_tensor(i, "max_exp_avg_sq");
       apply(options_, update);
     }
+  }
+
+ private:
+  // One kernel for all parameters on a GPU; false where this libtorch or device has none.
+  bool fused_step([[maybe_unused]] double lr, [[maybe_unused]] double gradient_factor) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    if (parameters_.empty() || !parameters_[0].second.is_cuda()) return false;
+    std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      at::Tensor& parameter = parameters_[i].second;
+      if (!parameter.grad().defined()) continue;
+      Slot& slot = slots_[i];
+      if (!slot.device_step.defined())
+        slot.device_step =
+            at::full({}, static_cast<double>(slot.step), parameter.options().dtype(at::kFloat));
+      ++slot.step;
+      parameters.push_back(parameter);
+      gradients.push_back(parameter.grad());
+      averages.push_back(slot_tensor(i, "exp_avg"));
+      squares.push_back(slot_tensor(i, "exp_avg_sq"));
+      if (options_.amsgrad) maxima.push_back(slot_tensor(i, "max_exp_avg_sq"));
+      steps.push_back(slot.device_step);
+    }
+    if (parameters.empty()) return true;
+    if (gradient_factor != 1) at::_foreach_mul_(gradients, gradient_factor);
+    at::_foreach_add_(steps, 1);  // the kernel wants the number of this update
+    const auto& o = options_;
+    if (o.kind == OptimizerKind::kAdamW)
+      at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
+                        o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+    else
+      at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
+                       o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+    return true;
+#else
+    return false;
+#endif
   }
 };
 

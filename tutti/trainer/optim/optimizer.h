@@ -62,6 +62,7 @@ class Optimizer {
  protected:
   struct Slot {
     std::int64_t step = 0;
+    at::Tensor device_step;  // the same number where the fused GPU kernel reads it
     std::map<std::string, at::Tensor> tensors;
   };
   at::Tensor& slot_tensor(std::size_t index, const std::string& name);
