@@ -20,17 +20,25 @@ constexpr Command kCommands[] = {
     {"launch", "start a program as several ranks", tutti::apps::run_launch},
     {"pack", "pack a corpus into one file", tutti::apps::run_pack},
     {"parallel", "show the job scripts a config would submit", tutti::apps::run_parallel},
+    {"map", "run a command per item on any backend", tutti::apps::run_map},
+    {"status", "how a run in a folder is doing", tutti::apps::run_status},
+    {"wait", "wait for the run in a folder", tutti::apps::run_wait},
+    {"gather", "collect the results of a folder", tutti::apps::run_gather},
+    {"cancel", "stop the run in a folder", tutti::apps::run_cancel},
+    {"worker", "be a worker of a run (started by backends)", tutti::apps::run_worker},
 };
 
 void print_help() {
   std::puts("tutti: scale speech work by config\n\nusage: tutti COMMAND [ARGS]\n\ncommands:");
-  for (const Command& command : kCommands) std::printf("  %-10s %s\n", command.name, command.summary);
+  for (const Command& command : kCommands)
+    std::printf("  %-10s %s\n", command.name, command.summary);
   std::puts("\n`tutti COMMAND --help` tells more.");
 }
 
 // Replaces this process by the sibling executable tutti-NAME.
 [[noreturn]] void exec_sibling(const std::string& name, char** argv) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / ("tutti-" + name);
+  const auto program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / ("tutti-" + name);
   ::execv(program.c_str(), argv);
   tutti::throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
 }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tutti/parallel/folder_run.h"
+
 namespace tutti::parallel::trial {
 
 Json square(std::uint64_t index) { return index * index; }
@@ -32,17 +34,35 @@ Json one_millisecond(std::uint64_t index) {
   return {{"index", index}, {"text", "item " + std::to_string(index)}};
 }
 
+Json long_text(std::uint64_t index) {
+  return std::string(64 << 10, static_cast<char>('a' + index % 26));
+}
+
 Json worker_pid(std::uint64_t) { return ::getpid(); }
 
 TUTTI_REGISTER_FUNCTION(square);
 TUTTI_REGISTER_FUNCTION(mischief);
 TUTTI_REGISTER_FUNCTION(one_millisecond);
 TUTTI_REGISTER_FUNCTION(worker_pid);
+TUTTI_REGISTER_FUNCTION(long_text);
 
 ParallelSettings local(int n_workers) {
   ParallelSettings settings;
   settings.n_workers = n_workers;
   return settings;
+}
+
+void drive(const std::filesystem::path& path, int n_workers) {
+  const Indices items = range(300);
+  RunFolder folder(path, {{"function", "one_millisecond"}}, items, {});
+  JobSpec job;
+  job.function = "one_millisecond";
+  std::unique_ptr<Client> client;
+  const auto make_client = [&]() -> Client& {
+    client = std::make_unique<Client>(local(n_workers), ClientOptions{.run_folder = folder.path()});
+    return *client;
+  };
+  run_in_folder(folder, make_client, job, items, {});
 }
 
 bool wait_until(const std::function<bool()>& condition, double limit_s) {

@@ -11,9 +11,12 @@ Json square(std::uint64_t index);
 // index.
 Json mischief(std::uint64_t index);
 Json one_millisecond(std::uint64_t index);  // sleeps 1 ms, returns {"index": i, "text": "item i"}
+Json long_text(std::uint64_t index);        // 64 KiB
 Json worker_pid(std::uint64_t index);
 
 ParallelSettings local(int n_workers);
+// 300 items of one millisecond, journaled in `folder`; resumes what is there.
+void drive(const std::filesystem::path& folder, int n_workers);
 // Until `condition` holds or a generous deadline passes; false: it did not.
 bool wait_until(const std::function<bool()>& condition, double limit_s = 60);
 

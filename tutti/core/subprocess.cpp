@@ -105,7 +105,7 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
   const pid_t pid = ::fork();
   if (pid < 0) throw_errno("cannot fork for " + command.argv[0], errno);
   if (pid == 0) {
-    ::setpgid(0, 0);
+    if (command.own_group) ::setpgid(0, 0);
     if (command.die_with_parent) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
@@ -127,7 +127,7 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
     [[maybe_unused]] const auto n = ::write(status.write.get(), &failure, sizeof failure);
     ::_exit(127);
   }
-  ::setpgid(pid, pid);  // both sides set it, so that neither can be too late
+  if (command.own_group) ::setpgid(pid, pid);  // both sides set it, so that neither can be too late
   status.write.reset();
   int failure = 0;
   ssize_t n = 0;
@@ -231,7 +231,7 @@ CommandResult run_command(const Command& command) {
     if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
     if (!exited && limited && SteadyClock::now() >= deadline) {
       result.timed_out = true;
-      ::kill(-pid, SIGKILL);
+      ::kill(command.own_group ? -pid : pid, SIGKILL);
       ::waitpid(pid, &raw_status, 0);
       exited = true;
     }

@@ -34,6 +34,7 @@ struct Command {
   std::chrono::milliseconds timeout{0};          // run_command only; 0: none
   std::size_t capture_limit = 4 << 20;           // bytes kept of each of stdout and stderr
   bool die_with_parent = true;                   // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one
+  bool own_group = true;                         // false: stays in our process group (a timeout then kills it alone)
   std::vector<int> keep_fds;                     // descriptors the child inherits under their own number
 
   std::string describe() const;                  // the command as one would type it

@@ -59,15 +59,11 @@ Schema<Block> block_schema() {
 
 const std::vector<BackendRow>& backend_rows() {
   static const std::vector<BackendRow> rows = {
-      {"local", check_local, make_local},
-      {"slurm", check_cluster, make_cluster},
-      {"pbs", check_cluster, make_cluster},
-      {"sge", check_cluster, make_cluster},
-      {"lsf", check_cluster, make_cluster},
-      {"htcondor", check_cluster, make_cluster},
-      {"moab", check_cluster, make_cluster},
-      {"oar", check_cluster, make_cluster},
-      {"ssh", check_cluster, make_cluster},
+      {"local", check_local, make_local},        {"local_gpu", check_local_gpu, make_local_gpu},
+      {"slurm", check_cluster, make_cluster},    {"pbs", check_cluster, make_cluster},
+      {"sge", check_cluster, make_cluster},      {"lsf", check_cluster, make_cluster},
+      {"htcondor", check_cluster, make_cluster}, {"moab", check_cluster, make_cluster},
+      {"oar", check_cluster, make_cluster},      {"ssh", check_cluster, make_cluster},
       {"kube", check_cluster, make_cluster},
   };
   return rows;

@@ -91,7 +91,7 @@ struct RunReport {
   std::uint64_t workers_lost = 0;
   std::uint64_t stale_results = 0;  // dropped by the fence
   std::uint64_t bad_messages = 0;   // malformed, dropped
-  std::uint64_t refused_peers = 0;  // failed handshakes
+  std::uint64_t refused_peers = 0;  // failed handshakes since the client was made
   double seconds = 0;
   double first_result_s = 0;
   double utilisation = 0;  // busy time over the workers' time up

@@ -187,6 +187,7 @@ void Engine::take_commands() {
   if (!next) return;
   run_ = std::move(next);
   ++job_serial_;
+  run_->schedule.number_leases_from((static_cast<std::uint64_t>(job_serial_) << 32) + 1);
   draining_ = false;
   failed_starts_ = 0;
   past_workers_.clear();
@@ -408,6 +409,7 @@ void Engine::publish(TimePoint now) {
   last_publish_ = SteadyClock::now();
   RunReport& report = run_->report;
   report.seconds = std::chrono::duration<double>(last_publish_ - run_began_).count();
+  report.refused_peers = refused_peers_;
   report.workers = past_workers_;
   for (auto& [id, worker] : workers_) {
     WorkerReport& own = worker.report;

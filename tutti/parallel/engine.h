@@ -133,7 +133,7 @@ class Engine {
   TimePoint last_publish_{};
   TimePoint last_recall_{};
   TimePoint last_pass_{};
-  std::uint64_t lost_before_ready_ = 0;
+  std::uint64_t refused_peers_ = 0;  // since the client was made
   std::thread thread_;
 };
 

@@ -112,8 +112,8 @@ void Engine::watch_strangers() {
     }
     if (event == ZMQ_EVENT_DISCONNECTED)
       last_poll_ = {};  // somebody left: look at the processes now
-    else if (run_)
-      ++run_->report.refused_peers;
+    else
+      ++refused_peers_;
   }
 }
 

@@ -20,15 +20,16 @@ thread_local ClientScope* innermost_client = nullptr;
 // The client of the scope, or one for the occasion.
 class Borrowed {
  public:
-  Borrowed() {
-    if (innermost_client == nullptr) own_ = build_client(current_parallel());
+  Borrowed() : scope_(innermost_client) {
+    if (scope_ == nullptr) own_ = build_client(current_parallel());
   }
-  Client& client() { return own_ ? *own_ : innermost_client->client(); }
+  Client& client() { return own_ ? *own_ : scope_->client(); }
   std::vector<std::string> plugins() const {
-    return own_ ? std::vector<std::string>{} : innermost_client->plugin_names();
+    return own_ ? std::vector<std::string>{} : scope_->plugin_names();
   }
 
  private:
+  ClientScope* const scope_;  // of the thread that made us: as_completed runs on another one
   std::unique_ptr<Client> own_;
 };
 

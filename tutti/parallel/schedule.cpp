@@ -190,6 +190,10 @@ Loss Schedule::lose(int worker, std::optional<RunningItem> running, bool blame) 
   const std::deque<std::uint64_t> ids = std::move(held->second);
   held_.erase(held);
   last_size_.erase(worker);
+  // The lease it was working on: known, or else the oldest. Results of older ones may have died
+  // with the worker before they were sent, but those items had been run without harm.
+  const bool known = running && std::find(ids.begin(), ids.end(), running->lease) != ids.end();
+  const std::uint64_t active_id = known ? running->lease : ids.empty() ? 0 : ids.front();
   // Backwards, so that pushing to the front keeps the order.
   for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
     const Lease lease = std::move(leases_.at(*id));
@@ -222,7 +226,7 @@ Loss Schedule::lose(int worker, std::optional<RunningItem> running, bool blame) 
     const std::uint64_t count = wire::total_items(rest);
     if (count == 0) continue;
     loss.returned += count;
-    const bool active = id + 1 == ids.rend();
+    const bool active = *id == active_id;
     if (!active || !blame) {
       give_back(rest);
       continue;

@@ -77,6 +77,9 @@ class Schedule {
   // `work` in the order in which items should start; no index twice; `num_items` bounds them.
   Schedule(std::vector<IndexRange> work, std::uint64_t num_items, ScheduleOptions options);
 
+  // Ids of leases begin here: a client gives each run a range of its own, so that results of an
+  // abandoned run can never pass for results of the next. Call before the first next().
+  void number_leases_from(std::uint64_t first_id) noexcept { next_id_ = first_id; }
   // The next lease for `worker`, or nothing to give. `live_workers` > 0.
   std::optional<LeaseOrder> next(int worker, int live_workers);
   Verdict report(std::uint64_t lease, std::uint64_t index, double seconds, std::uint64_t num_bytes);

@@ -29,6 +29,12 @@ const std::vector<std::string>& options_without_meaning();
 // Drops those (with a warning) and returns the block that remains.
 config::Node drop_options_without_meaning(const config::Node& options, config::Problems& problems);
 
+// local_gpu.cpp
+void check_local_gpu(const ParallelSettings& settings, const config::Node& block,
+                     config::Problems& problems);
+std::unique_ptr<Backend> make_local_gpu(const ParallelSettings& settings,
+                                        const WorkerLaunch& launch, CommandRunner& runner);
+
 // local.cpp
 void check_local(const ParallelSettings& settings, const config::Node& block,
                  config::Problems& problems);

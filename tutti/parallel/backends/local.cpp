@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "tutti/core/error.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/local.h"
+#include "tutti/parallel/worker.h"
 
 namespace tutti::parallel {
 namespace {
@@ -231,8 +233,86 @@ std::vector<ScriptPreview> LocalBackend::scripts(int n) const {
   return previews;
 }
 
+namespace {
+
+// processes: false. Workers are threads of the driver: they share its memory and its fate, so an
+// item that crashes takes the driver along, and one that hangs cannot be ended.
+class ThreadBackend final : public Backend {
+ public:
+  ThreadBackend(const LocalOptions& options, const WorkerLaunch& launch)
+      : options_(options), launch_(launch) {}
+  ~ThreadBackend() override {
+    for (auto& [id, worker] : workers_) {
+      if (worker.over->load())
+        worker.thread.join();
+      else
+        worker.thread.detach();  // inside an item; it leaves when it finds the driver gone
+    }
+  }
+  std::vector<JobStatus> submit(int n) override {
+    std::vector<JobStatus> started;
+    for (int i = 0; i < n; ++i) {
+      const int id = next_id_++;
+      WorkerOptions worker{.run_folder = launch_.run_folder,
+                           .id = id,
+                           .death_timeout_s = options_.death_timeout.seconds,
+                           .own_process = false};
+      auto over =
+          std::make_shared<std::atomic<bool>>(false);  // shared: a detached thread may outlive us
+      std::thread thread([worker, over] {
+        run_worker(worker);
+        *over = true;
+      });
+      workers_.emplace(id, Worker{std::move(thread), over});
+      started.push_back(status(id, JobPhase::kRunning));
+    }
+    return started;
+  }
+  std::vector<JobStatus> poll() override {
+    std::vector<JobStatus> all;
+    for (auto next = workers_.begin(); next != workers_.end();) {
+      const auto worker = next++;
+      const bool over = worker->second.over->load();
+      all.push_back(status(worker->first, over ? JobPhase::kEnded : JobPhase::kRunning));
+      if (!over) continue;
+      worker->second.thread.join();
+      workers_.erase(worker);
+    }
+    return all;
+  }
+  void cancel(const std::vector<std::string>&) noexcept override {
+  }  // a thread cannot be ended from outside
+  std::vector<ScriptPreview> scripts(int n) const override {
+    return std::vector<ScriptPreview>(static_cast<std::size_t>(n),
+                                      ScriptPreview{"", "(a thread of the driver)"});
+  }
+
+ private:
+  struct Worker {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> over;
+  };
+  static JobStatus status(int id, JobPhase phase) {
+    return {.job_id = "thread-" + std::to_string(id),
+            .phase = phase,
+            .reason = "its thread ended",
+            .worker_ids = {id}};
+  }
+
+  const LocalOptions options_;
+  const WorkerLaunch launch_;
+  std::map<int, Worker> workers_;
+  int next_id_ = 0;
+};
+
+}  // namespace
+
 std::unique_ptr<Backend> make_local(const ParallelSettings& settings, const WorkerLaunch& launch,
                                     CommandRunner& /*runner*/) {
+  Problems ignored;  // parse_parallel has reported them
+  const LocalOptions options =
+      local_schema("local").parse(drop_options_without_meaning(settings.options, ignored), ignored);
+  if (!options.processes) return std::make_unique<ThreadBackend>(options, launch);
   return std::make_unique<LocalBackend>(settings, launch);
 }
 

@@ -1,0 +1,16 @@
+// What status, wait, gather and cancel know about an output folder.
+#pragma once
+
+#include <filesystem>
+
+#include "tutti/core/json.h"
+
+namespace tutti::apps {
+
+// state ("running", "stopped", "done", "died"), items, ok, failed, and while it runs: driver, live.
+// Throws DataError when the folder is not one of ours.
+Json folder_state(const std::filesystem::path& folder);
+// 0, 7 or 85, for a run that is over.
+int exit_code_of(const Json& state);
+
+}  // namespace tutti::apps

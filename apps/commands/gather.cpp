@@ -1,0 +1,43 @@
+// tutti gather: results.jsonl from what the journals hold, whatever became of the run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "apps/command.h"
+#include "apps/commands/folder_state.h"
+#include "tutti/core/error.h"
+#include "tutti/parallel/command_runner.h"
+#include "tutti/parallel/fingerprint.h"
+#include "tutti/parallel/run_folder.h"
+
+namespace tutti::apps {
+
+int run_gather(int argc, char** argv) {
+  std::string folder;
+  bool quiet = false;
+  CLI::App app{"Write results.jsonl and failed.jsonl from what is done so far"};
+  app.add_option("folder", folder, "the output folder")->required();
+  app.add_flag("--quiet", quiet, "print nothing");
+  CLI11_PARSE(app, argc, argv);
+  const Json state = folder_state(folder);
+  const Json manifest = parallel::read_manifest(folder);
+  std::vector<std::string> items;
+  const auto items_file = std::filesystem::path(folder) / ".tutti" / "items.txt";
+  if (std::filesystem::exists(items_file)) items = parallel::read_items(items_file);
+  const auto item_of = [&](std::uint64_t index) {
+    return Json(index < items.size() ? items[index] : std::to_string(index));
+  };
+  const auto counts = parallel::write_results(
+      folder, parallel::fingerprint_hash(manifest.at("fingerprint")),
+      parallel::range(state.value("items", std::uint64_t{0})), item_of, nullptr);
+  if (!quiet)
+    std::printf("%s/results.jsonl: %llu ok, %llu failed, %llu missing\n", folder.c_str(),
+                static_cast<unsigned long long>(counts.ok),
+                static_cast<unsigned long long>(counts.failed),
+                static_cast<unsigned long long>(counts.total - counts.ok - counts.failed));
+  if (counts.ok + counts.failed < counts.total)
+    return static_cast<int>(ExitCode::kStoppedResumable);
+  return static_cast<int>(counts.failed > 0 ? ExitCode::kItemsFailed : ExitCode::kDone);
+}
+
+}  // namespace tutti::apps

@@ -1,0 +1,51 @@
+// tutti status: how a run in a folder is doing, from any shell.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "apps/command.h"
+#include "apps/commands/folder_state.h"
+#include "tutti/core/units.h"
+
+namespace tutti::apps {
+
+int run_status(int argc, char** argv) {
+  std::string folder;
+  bool json = false;
+  bool quiet = false;
+  CLI::App app{"Show the state of an output folder of map or infer"};
+  app.add_option("folder", folder, "the output folder")->required();
+  app.add_flag("--json", json, "as JSON");
+  app.add_flag("--quiet", quiet, "only the exit code");
+  CLI11_PARSE(app, argc, argv);
+  const Json state = folder_state(folder);
+  if (json) return std::printf("%s\n", state.dump(2).c_str()), 0;
+  if (quiet) return 0;
+  const auto number = [&](const char* key) { return state.value(key, std::uint64_t{0}); };
+  std::printf("%s: %s, %llu of %llu items ok, %llu failed\n", folder.c_str(),
+              state.value("state", "?").c_str(), static_cast<unsigned long long>(number("ok")),
+              static_cast<unsigned long long>(number("items")),
+              static_cast<unsigned long long>(number("failed")));
+  if (state.contains("driver"))
+    std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),
+                state["driver"].value("host", "?").c_str(),
+                state["driver"].value("since", "?").c_str());
+  if (!state.contains("live")) return 0;
+  const Json& live = state["live"];
+  std::printf(
+      "rate %.4g/s, ETA %s, utilisation %.0f %%, %llu workers lost\n", live.value("rate", 0.0),
+      live.at("eta_s").is_number() ? format_duration(live.at("eta_s").get<double>()).c_str() : "?",
+      100 * live.value("utilisation", 0.0),
+      static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})));
+  for (const Json& worker : live.value("workers", Json::array()))
+    std::printf("  worker %d  %-9s %s pid %llu  %llu items  busy %s of %s  %s\n",
+                worker.value("id", 0), worker.value("phase", "").c_str(),
+                worker.value("host", "").c_str(),
+                static_cast<unsigned long long>(worker.value("pid", std::uint64_t{0})),
+                static_cast<unsigned long long>(worker.value("items", std::uint64_t{0})),
+                format_duration(worker.value("busy_s", 0.0)).c_str(),
+                format_duration(worker.value("up_s", 0.0)).c_str(),
+                format_bytes(worker.value("rss_bytes", std::uint64_t{0})).c_str());
+  return 0;
+}
+
+}  // namespace tutti::apps

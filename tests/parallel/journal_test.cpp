@@ -1,0 +1,69 @@
+#include "tutti/parallel/journal.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/random.h"
+
+namespace tutti::parallel {
+namespace {
+
+std::vector<std::uint64_t> indices_in(const std::filesystem::path& path,
+                                      std::uint64_t fingerprint) {
+  std::vector<std::uint64_t> indices;
+  scan_journal(MappedFile(path).bytes(), fingerprint,
+               [&](const JournalRecord& record, std::uint64_t) {
+                 EXPECT_EQ(record.payload, "payload " + std::to_string(record.index));
+                 indices.push_back(record.index);
+               });
+  return indices;
+}
+
+void append_items(const std::filesystem::path& path, std::uint64_t begin, std::uint64_t end) {
+  JournalWriter writer(path, 7, {});
+  for (std::uint64_t i = begin; i < end; ++i)
+    writer.append({i, wire::ItemStatus::kOk, "payload " + std::to_string(i)});
+  writer.flush();
+}
+
+TEST(Journal, ATornTailCostsOnlyTheItemsInIt) {
+  const TempFolder folder;
+  const auto path = folder.path() / "j";
+  append_items(path, 0, 20);
+  const std::string whole = read_file(path);
+  for (std::size_t cut = 0; cut <= whole.size(); ++cut) {
+    write_file_atomic(path, whole.substr(0, cut));
+    const auto before = indices_in(path, 7);
+    append_items(path, 100, 103);  // cuts the tail, goes on behind it
+    auto expected = before;
+    expected.insert(expected.end(), {100, 101, 102});
+    ASSERT_EQ(indices_in(path, 7), expected) << "cut at " << cut;
+  }
+}
+
+TEST(Journal, AFlippedBitEndsTheGoodPart) {
+  const TempFolder folder;
+  const auto path = folder.path() / "j";
+  append_items(path, 0, 20);
+  const std::string whole = read_file(path);
+  Random random({1});
+  for (int i = 0; i < 500; ++i) {
+    std::string bad = whole;
+    bad[random.below(bad.size())] ^= static_cast<char>(1 << random.below(8));
+    std::uint64_t expected = 0;
+    scan_journal(bad, 7, [&](const JournalRecord& record, std::uint64_t) {
+      ASSERT_EQ(record.index, expected++);
+      ASSERT_EQ(record.payload, "payload " + std::to_string(record.index));
+    });
+    ASSERT_LT(expected, 20U);
+  }
+}
+
+TEST(Journal, AnotherRunsJournalIsRefused) {
+  const TempFolder folder;
+  append_items(folder.path() / "j", 0, 2);
+  EXPECT_THROW(JournalWriter(folder.path() / "j", 8, {}), IoError);
+}
+
+}  // namespace
+}  // namespace tutti::parallel

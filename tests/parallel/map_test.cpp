@@ -1,0 +1,206 @@
+// `tutti map` and its companions, as a user runs them: the real program, real processes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/parallel/items.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/run_folder.h"
+
+namespace tutti::parallel {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace trial;
+using ::testing::HasSubstr;
+
+const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+
+class MapTest : public ::testing::Test {
+ protected:
+  CommandResult tutti(std::vector<std::string> words) const {
+    words.insert(words.begin(), kTutti);
+    return run_command({.argv = words, .timeout = std::chrono::seconds(100)});
+  }
+  CommandResult map(const std::string& items, const std::vector<std::string>& command,
+                    const std::string& yaml = "n_workers: 2") const {
+    return tutti(map_words(items, command, yaml));
+  }
+  std::vector<std::string> map_words(const std::string& items,
+                                     const std::vector<std::string>& command,
+                                     const std::string& yaml) const {
+    std::string block = "parallel:\n";
+    for (const auto& line : split(yaml, '\n')) block += "  " + line + "\n";
+    write_file_atomic(config_, block);
+    std::vector<std::string> words = {"map",          "--config",    config_,   "--items", items,
+                                      "--output_dir", out_.string(), "--quiet", "--"};
+    words.insert(words.end(), command.begin(), command.end());
+    return words;
+  }
+  std::string results() const { return read_file(out_ / "results.jsonl"); }
+  std::string file(const std::string& name, const std::string& content) const {
+    write_file_atomic(folder_.path() / name, content);
+    return (folder_.path() / name).string();
+  }
+  // Processes that carry `word` on their command line.
+  static int processes_with(const std::string& word) {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos ||
+          name == std::to_string(::getpid()))
+        continue;
+      std::ifstream in(entry.path() / "cmdline");
+      const std::string text((std::istreambuf_iterator<char>(in)),
+                             std::istreambuf_iterator<char>());
+      if (text.find(word) != std::string::npos) ++count;
+    }
+    return count;
+  }
+
+  TempFolder folder_{"map"};
+  fs::path out_ = folder_.path() / "out";
+  std::string config_ = (folder_.path() / "conf.yaml").string();
+};
+
+TEST_F(MapTest, StdoutOfEachItemBecomesItsResultInOrder) {
+  const auto r = map(file("items", "apple\nbanana split\nche\"rry\n"), {"echo", "{index}:{}"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(
+      results(),
+      "{\"index\":0,\"item\":\"apple\",\"status\":\"ok\",\"result\":\"0:apple\"}\n"
+      "{\"index\":1,\"item\":\"banana split\",\"status\":\"ok\",\"result\":\"1:banana split\"}\n"
+      "{\"index\":2,\"item\":\"che\\\"rry\",\"status\":\"ok\",\"result\":\"2:che\\\"rry\"}\n");
+  EXPECT_FALSE(fs::exists(out_ / "failed.jsonl"));
+  EXPECT_TRUE(fs::exists(out_ / "manifest.json"));
+  EXPECT_FALSE(fs::exists(out_ / ".tutti" / "connect.json"));
+}
+
+TEST_F(MapTest, AShellLineIsQuotedForTheShell) {
+  ASSERT_EQ(map(file("items", "it's; echo no\n"), {"printf %s {} | tr a-z A-Z"}).exit_code, 0);
+  EXPECT_THAT(results(), HasSubstr("\"IT'S; ECHO NO\""));
+}
+
+TEST_F(MapTest, FailedItemsGiveExitSevenAndTheirStderr) {
+  const auto r = map("4", {"sh", "-c", "echo oops {} >&2; test {} != 2"}, "on_error: skip");
+  EXPECT_EQ(r.exit_code, 7);
+  const std::string failed = read_file(out_ / "failed.jsonl");
+  EXPECT_THAT(failed, HasSubstr("\"index\":2"));
+  EXPECT_THAT(failed, HasSubstr("oops 2"));
+  EXPECT_THAT(results(), HasSubstr("{\"index\":2,\"item\":\"2\",\"status\":\"failed\"}\n"));
+  // Run again: only the failed one is tried, and it may do better.
+  EXPECT_EQ(map("4", {"sh", "-c", "echo oops {} >&2; test {} != 2"}, "on_error: stop").exit_code,
+            7);
+}
+
+TEST_F(MapTest, AnotherCommandInTheSameFolderIsRefusedWithWhatDiffers) {
+  ASSERT_EQ(map("3", {"echo", "{}"}).exit_code, 0);
+  const std::string before = results();
+  const auto r = map("3", {"echo", "x{}"});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_THAT(r.err, HasSubstr("command"));
+  EXPECT_THAT(r.err, HasSubstr("x{}"));
+  EXPECT_EQ(map("4", {"echo", "{}"}).exit_code, 2);
+  EXPECT_EQ(results(), before);
+  ASSERT_EQ(map("3", {"echo", "x{}"}, "resume: false").exit_code, 0);
+  EXPECT_THAT(results(), HasSubstr("\"x0\""));
+}
+
+TEST_F(MapTest, CtrlCDrainsAndTheNextRunContinues) {
+  const auto words = map_words("40", {"sh", "-c", "sleep 0.1; echo {}"}, "n_workers: 2");
+  std::vector<std::string> argv = words;
+  argv.insert(argv.begin(), kTutti);
+  Process driver = Process::start({.argv = argv, .stdout_path = folder_.path() / "log"});
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 3; }));
+  const auto status = tutti({"status", out_.string(), "--json"});
+  EXPECT_THAT(status.out, HasSubstr("\"state\": \"running\""));
+  ::kill(driver.pid(), SIGINT);
+  EXPECT_EQ(driver.wait().exit_code, 130);
+  const auto counts = count_items(out_);
+  EXPECT_LT(counts.ok, 40U);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("stopped"));
+  ASSERT_EQ(map("40", {"sh", "-c", "sleep 0.1; echo {}"}, "n_workers: 4").exit_code, 0);
+  EXPECT_EQ(count_items(out_).ok, 40U);
+}
+
+TEST_F(MapTest, CancelStopsWithEightyFiveAndWaitTells) {
+  auto argv = map_words("400", {"sh", "-c", "sleep 0.1; echo {}"}, "n_workers: 2");
+  argv.insert(argv.begin(), kTutti);
+  Process driver = Process::start({.argv = argv, .stdout_path = folder_.path() / "log"});
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 0; }));
+  const auto second = tutti(map_words("400", {"sh", "-c", "sleep 0.1; echo {}"}, "n_workers: 2"));
+  EXPECT_EQ(second.exit_code, 4);  // two drivers on one folder
+  EXPECT_THAT(second.err, HasSubstr("in use by process " + std::to_string(driver.pid())));
+  EXPECT_EQ(tutti({"cancel", out_.string()}).exit_code, 0);
+  EXPECT_EQ(driver.wait().exit_code, 85);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 85);
+  EXPECT_EQ(tutti({"gather", out_.string()}).exit_code, 85);
+  EXPECT_THAT(results(), HasSubstr("\"status\":\"ok\""));
+}
+
+TEST_F(MapTest, KillNineOfTheDriverLeavesNoProcessBehind) {
+  const std::string mark = "3599." + std::to_string(::getpid());
+  auto argv = map_words("4", {"sh", "-c", "sleep " + mark + "; echo {}"}, "n_workers: 2");
+  argv.insert(argv.begin(), kTutti);
+  Process driver = Process::start({.argv = argv, .stdout_path = folder_.path() / "log"});
+  // The driver, and on each worker sh and its sleep.
+  ASSERT_TRUE(wait_until([&] { return processes_with(mark) >= 5; }));
+  ::kill(driver.pid(), SIGKILL);
+  driver.wait();
+  EXPECT_TRUE(wait_until([&] { return processes_with(mark) == 0; }))
+      << processes_with(mark) << " left";
+  EXPECT_TRUE(wait_until([&] { return processes_with(out_.string()) == 0; }));
+}
+
+TEST_F(MapTest, AFullDiskIsAnIoErrorAndTheRunGoesOnAfterwards) {
+  const std::vector<std::string> command = {"sh", "-c", "head -c 3000 /dev/zero | tr '\\0' x"};
+  std::string line =
+      "trap '' XFSZ; ulimit -f 64; exec " + shell_quote(kTutti);  // blocks of 512 bytes or 1 KiB
+  for (const auto& word : map_words("200", command, "n_workers: 2"))
+    line += " " + shell_quote(word);
+  const auto r = run_command({.argv = {"bash", "-c", line}, .timeout = std::chrono::seconds(100)});
+  EXPECT_EQ(r.exit_code, 4) << r.err;
+  EXPECT_LT(count_items(out_).ok, 200U);
+  ASSERT_EQ(map("200", command).exit_code, 0);
+  EXPECT_EQ(count_items(out_).ok, 200U);
+}
+
+TEST_F(MapTest, AFolderThatCannotBeMadeIsAnIoError) {
+  out_ = "/proc/tutti-cannot-be-here";
+  const auto r = map("3", {"echo", "{}"});
+  EXPECT_EQ(r.exit_code, 4);
+  EXPECT_THAT(r.err, HasSubstr("/proc/tutti-cannot-be-here"));
+}
+
+TEST_F(MapTest, LargeResultsGoThroughFiles) {
+  ASSERT_EQ(map("2", {"sh", "-c", "head -c 8388608 /dev/zero | tr '\\0' x"}).exit_code, 0);
+  EXPECT_GT(fs::file_size(out_ / "results.jsonl"), 2U * 8388608);
+}
+
+TEST_F(MapTest, ConfigMistakesAreReportedBeforeAnythingStarts) {
+  const auto r = map("3", {"echo"}, "env: local\noptions: {queue: gpu}");
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_THAT(r.err, HasSubstr("queue"));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST(FolderLock, AStaleLockIsTakenOver) {
+  const TempFolder folder;
+  make_folders(folder.path() / ".tutti");
+  // The pid is alive (ours) but started at another time: a pid that came back.
+  write_file_atomic(
+      FolderLock::path(folder.path()),
+      Json{{"host", "elsewhere"}, {"pid", 1}, {"heartbeat", 5.0}, {"nonce", "x"}}.dump());
+  const FolderLock lock(folder.path());
+  EXPECT_TRUE(FolderLock::holder(folder.path()).alive);
+  EXPECT_THROW(FolderLock second(folder.path()), IoError);
+}
+
+}  // namespace
+}  // namespace tutti::parallel
