@@ -1,5 +1,5 @@
 // The commands of the `tutti` program that live in the front door itself (torch-free, instant).
-// Every other command is a sibling executable `tutti-NAME`, run git-style.
+// The stages need libtorch and live in the sibling executable `tutti-run`.
 #pragma once
 
 namespace tutti::apps {
@@ -21,7 +21,7 @@ int run_worker(int argc, char** argv);
 struct Command {
   const char* name;
   const char* summary;
-  int (*run)(int argc, char** argv);  // null: a sibling executable
+  int (*run)(int argc, char** argv);  // null: a stage, run by tutti-run
 };
 
 }  // namespace tutti::apps
