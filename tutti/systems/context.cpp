@@ -55,14 +55,16 @@ Node finish(const Loaded& loaded, config::Problems& problems) {
   return config::resolve(loaded.merged, loaded.options.resolvers, loaded.options.self_name, problems);
 }
 
-// Copies `key` of a resolved config into one that comes later; says so when it overrules the file.
+// Copies `key` of a resolved config into one that comes later; says so when that changes what the
+// file says.
 void inherit(const Node& from, std::string_view key, std::string_view file_kind, Loaded& to) {
   if (!from.defined() || !to.merged.defined() || from[key].is_null()) return;
   const Node current = to.merged[key];
   const bool written_by_user = current.defined() && current.mark().file && *current.mark().file != "defaults";
-  if (written_by_user && config::to_json(current) != config::to_json(from[key]))
-    log::warning("{}: {} '{}' is overruled by the training config's '{}'", file_kind, key, config::to_json(current).dump(),
-                 from[key].raw());
+  config::Problems ignored;  // the same ones are reported when the whole file is resolved
+  const Node own = finish(to, ignored)[key];
+  if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
+    log::warning("{}: {} is '{}' there; the training config's '{}' is used", file_kind, key, own.raw(), from[key].raw());
   to.merged = set(to.merged, std::string(key), from[key]);
 }
 

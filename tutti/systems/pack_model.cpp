@@ -29,7 +29,8 @@ std::string readme(const StageContext& context, const fs::path& inference_dir) {
   const fs::path metrics = inference_dir / "metrics.json";
   if (!fs::exists(metrics)) return text;
   text += "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n";
-  for (const auto& [metric, sets] : parse_json(read_file(metrics), metrics.string()).items())
+  const Json results = parse_json(read_file(metrics), metrics.string());
+  for (const auto& [metric, sets] : results.items())
     for (const auto& [set, values] : sets.items())
       text += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set, values.begin().value().dump());
   return text;

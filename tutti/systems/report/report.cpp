@@ -52,7 +52,8 @@ std::string plots(const std::map<std::string, std::map<double, double>>& curves)
 std::string error_table(const fs::path& file) {
   if (!fs::exists(file)) return "";
   std::string rows;
-  for (const auto& [metric, sets] : parse_json(read_file(file), file.string()).items())
+  const Json results = parse_json(read_file(file), file.string());
+  for (const auto& [metric, sets] : results.items())
     for (const auto& [set, values] : sets.items()) {
       const std::string interval = values.contains("ci95") ? values["ci95"].dump() : "";
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
