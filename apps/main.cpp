@@ -16,26 +16,37 @@ using tutti::apps::Command;
 
 constexpr Command kCommands[] = {
     {"config", "check or show config files", tutti::apps::run_config},
+    {"doctor", "what this machine has", tutti::apps::run_doctor},
     {"launch", "start a program as several ranks", tutti::apps::run_launch},
+    {"pack", "pack a corpus into one file", tutti::apps::run_pack},
+    {"parallel", "show the job scripts a config would submit", tutti::apps::run_parallel},
     {"map", "run a command per item on any backend", tutti::apps::run_map},
     {"status", "how a run in a folder is doing", tutti::apps::run_status},
     {"wait", "wait for the run in a folder", tutti::apps::run_wait},
     {"gather", "collect the results of a folder", tutti::apps::run_gather},
     {"cancel", "stop the run in a folder", tutti::apps::run_cancel},
     {"worker", "be a worker of a run (started by backends)", tutti::apps::run_worker},
+    {"run", "run stages of a recipe, by name or number", nullptr},
+    {"create_dataset", "stage 1: build the corpus", nullptr},
+    {"validate_dataset", "stage 2: check every file and transcript", nullptr},
+    {"train_tokenizer", "stage 3: make the token list", nullptr},
+    {"collect_stats", "stage 4: shapes and statistics, on the parallel layer", nullptr},
+    {"train", "stage 5: train a model on one or many ranks", nullptr},
+    {"infer", "stage 6: decode test sets on the parallel layer", nullptr},
+    {"measure", "stage 7: error rates", nullptr},
+    {"pack_model", "stage 8: one folder with everything decoding needs", nullptr},
+    {"demo", "stage 9: a page to talk to", nullptr},
 };
 
 void print_help() {
   std::puts("tutti: scale speech work by config\n\nusage: tutti COMMAND [ARGS]\n\ncommands:");
-  for (const Command& command : kCommands)
-    std::printf("  %-10s %s\n", command.name, command.summary);
+  for (const Command& command : kCommands) std::printf("  %-16s %s\n", command.name, command.summary);
   std::puts("\n`tutti COMMAND --help` tells more.");
 }
 
-// Replaces this process by the sibling executable tutti-NAME.
-[[noreturn]] void exec_sibling(const std::string& name, char** argv) {
-  const auto program =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / ("tutti-" + name);
+// Replaces this process by the sibling that knows the stages; argv[0] tells it which was asked for.
+[[noreturn]] void exec_stages(char** argv) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tutti-run";
   ::execv(program.c_str(), argv);
   tutti::throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
 }
@@ -51,7 +62,7 @@ int main(int argc, char** argv) try {
     if (name != command.name) continue;
     std::string own_name = "tutti " + name;
     argv[1] = own_name.data();
-    if (command.run == nullptr) exec_sibling(name, argv + 1);
+    if (command.run == nullptr) exec_stages(argv + 1);
     return command.run(argc - 1, argv + 1);
   }
   const std::string guess = tutti::closest_match(name, names);

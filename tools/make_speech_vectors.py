@@ -8,6 +8,7 @@ Every NAME.yaml of the folder is a `model` block for ESPnet's ASR task; NAME.saf
   weights:   w.<state_dict key>
   one batch: x (B,T,F), text (B,L); in eval mode enc, ctc (log-probabilities), dec (logits); in
              training mode (dropout is 0) loss, loss_ctc, loss_att, acc and g.<parameter> (gradients)
+  (transducer.yaml and frontend.yaml: see transducer_vectors and frontend_vectors)
   a padded batch: px, px_lengths, ptext, ptext_lengths, and what ESPnet gives for each utterance
              *alone*: penc.<i>, and the mean of the losses, ploss.
 """
@@ -163,8 +164,26 @@ def frontend_vectors(conf):
     return out
 
 
+def transducer_vectors(conf):
+    from espnet2.asr.decoder.transducer_decoder import TransducerDecoder
+    from espnet2.asr_transducer.joint_network import JointNetwork
+
+    torch.manual_seed(5)
+    decoder = TransducerDecoder(conf["vocab_size"], embed_pad=0, **conf["decoder_conf"]).eval()
+    joint = JointNetwork(conf["vocab_size"], conf["encoder_size"], decoder.dunits, **conf["joint_net_conf"])
+    out = {"w.decoder." + k: v for k, v in decoder.state_dict().items()}
+    out.update({"w.joint_network." + k: v for k, v in joint.state_dict().items()})
+    labels = torch.cat([torch.zeros(2, 1, dtype=torch.long), torch.randint(1, conf["vocab_size"], (2, 4))], 1)
+    encoded = torch.randn(2, 6, conf["encoder_size"])
+    predicted = decoder(labels)
+    out.update(labels=labels, encoded=encoded, predicted=predicted,
+               joint=joint(encoded.unsqueeze(2), predicted.unsqueeze(1)))
+    return out
+
+
 folder = Path(sys.argv[1])
 for path in sorted(folder.glob("*.yaml")):
     conf = yaml.safe_load(path.read_text())
-    vectors = frontend_vectors(conf) if "encoder" not in conf else model_vectors(conf)
+    make = model_vectors if "encoder" in conf else transducer_vectors if "decoder" in conf else frontend_vectors
+    vectors = make(conf)
     write_safetensors(path.with_suffix(".safetensors"), vectors)

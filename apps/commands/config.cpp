@@ -12,7 +12,8 @@
 #include "tutti/config/merge.h"
 #include "tutti/config/reference.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
+#include "tutti/data/batching/settings.h"
+#include "tutti/parallel/backend.h"
 
 namespace tutti::apps {
 namespace {
@@ -51,11 +52,24 @@ int report(const config::Problems& problems, bool quiet) {
   return static_cast<int>(ExitCode::kConfig);
 }
 
+// The checker with every room's own blocks. Sharding rules are the checker's: it sees the whole
+// file.
+config::FileChecker make_checker() {
+  config::FileChecker checker;
+  checker.block("parallel", [](const config::Node& block, config::Problems& problems) {
+    parallel::parse_parallel(block, problems);
+  });
+  checker.block("dataloader", [](const config::Node& block, config::Problems& problems) {
+    data::check_dataloader_block(block, {}, problems);
+  });
+  return checker;
+}
+
 int check(const Arguments& arguments) {
   const config::LoadOptions options = load_options(arguments);
   std::optional<config::FileKind> kind;
   if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
-  config::FileChecker checker;
+  config::FileChecker checker = make_checker();
   config::Problems problems;
   const config::Node root = config::load_checked(options, kind, checker, problems);
   const int code = report(problems, arguments.quiet);
@@ -104,7 +118,7 @@ int run_config(int argc, char** argv) {
   CLI::App* reference_command = app.add_subcommand("reference", "print docs/config-reference.md");
   CLI11_PARSE(app, argc, argv);
   if (reference_command->parsed()) {
-    std::cout << config::reference_markdown();
+    std::cout << config::reference_markdown(data::dataloader_reference());
     return 0;
   }
   return check_command->parsed() ? check(arguments) : show(arguments);

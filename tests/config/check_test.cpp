@@ -9,7 +9,6 @@
 #include "tutti/config/factory.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
-#include "tutti/config/reference.h"
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/optim.h"
 #include "tutti/config/schemas/trainer.h"
@@ -327,12 +326,6 @@ TEST(Plugins, ALibraryAddsComponentsAndResolvers) {
   load_checked({.files = {file}}, {}, checker, problems);
   EXPECT_THAT(problems.describe(),
               HasSubstr("training.yaml:1:11: plugins.0: cannot load the plugin: libnone_such.so"));
-}
-
-TEST(Reference, TheCommittedFileIsUpToDate) {
-  EXPECT_TRUE(read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md") ==
-              reference_markdown())
-      << "run: tutti config reference > docs/config-reference.md";
 }
 
 }  // namespace

@@ -31,5 +31,13 @@ TEST(Node, ErrorSaysWhereKeyGotExpected) {
   }
 }
 
+TEST(Node, YamlAndBackIsTheSameTree) {
+  const std::string text =
+      "a: -1\nb: \"-1\"\nc: [-0.5, '- x', '---', 12:00:00, 'yes', no]\nd: {}\ne: '${x}'\n";
+  const Node node = parse_yaml(text, "t.yaml");
+  EXPECT_EQ(to_json(parse_yaml(to_yaml(node), "again.yaml")).dump(), to_json(node).dump());
+  EXPECT_EQ(to_json(node)["a"], -1);
+}
+
 }  // namespace
 }  // namespace tutti::config

@@ -58,5 +58,48 @@ init: none
   EXPECT_EQ(count_parameters(settings), 1022134948);
 }
 
+TEST(ModelConfig, MistakesAreReportedTogetherWithTheirPlaces) {
+  config::Problems problems;
+  const auto node = config::parse_yaml(R"(task: espnet3.systems.asr.task.ASRTask
+model:
+  vocab_size: 30
+  encoder: conformer
+  encoder_conf:
+    output_sise: 144
+    attention_heads: 5
+    cnn_module_kernel: 30
+    normalize_before: false
+  decoder: rnn
+  specaug: specaug
+  model_conf: {ctc_weight: 1.5}
+)",
+                                       "conf.yaml");
+  read_asr_settings(node, problems);
+  const std::string text = problems.describe();
+  for (const char* part :
+       {"conf.yaml:6:", "output_sise", "output_size", "not a multiple of attention_heads 5",
+        "cnn_module_kernel", "normalize_before",
+        "expected transformer, transducer, stateless or null", "time_mask_width_ratio_range",
+        "ctc_weight"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+TEST(ModelConfig, TokenListDecidesSizeAndSymbols) {
+  config::Problems problems;
+  const auto node = config::parse_yaml(R"(
+token_list: [<blank>, <unk>, a, b, <sos/eos>]
+encoder: transformer
+model_conf: {ctc_weight: 1.0}
+)",
+                                       "m.yaml");
+  const AsrSettings settings = read_asr_model_block(node, false, problems);
+  EXPECT_EQ(problems.describe(), "");
+  EXPECT_EQ(settings.vocab_size, 5);
+  EXPECT_EQ(settings.sos_id, 4);
+  EXPECT_EQ(settings.eos_id, 4);
+  EXPECT_EQ(settings.normalize.kind, NormalizeKind::kUtterance);
+  EXPECT_FALSE(settings.normalize.norm_vars);
+}
+
 }  // namespace
 }  // namespace tutti::speech

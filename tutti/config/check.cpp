@@ -324,6 +324,9 @@ void FileChecker::check_parallel_block(const Node& block, Problems& problems) co
     told.insert(problem.key);
     problems.add(problem);
   }
+  // Which names `env` may have is decided here, so that a file can be checked where a backend is
+  // not built in.
+  told.insert(block["env"].path());
   for (const Problem& problem : others.sorted())
     if (!told.count(problem.key)) problems.add(problem);
   for (const Problem& warning : others.warnings()) problems.warn(warning);
@@ -335,7 +338,6 @@ void FileChecker::check_block(const std::string& key, const Node& block, Problem
     return found->second(block, problems);
   if (key == "trainer") check_trainer(block, catalogue_, problems);
   if (key == "dataset") check_dataset(block, catalogue_, problems);
-  if (key == "dataloader") check_dataloader(block, catalogue_, problems);
 }
 
 void FileChecker::check(std::optional<FileKind> kind, const Node& root,

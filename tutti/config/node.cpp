@@ -102,7 +102,9 @@ std::string shorten(const std::string& text) {
 bool plain_is_safe(const std::string& text) {
   if (text.empty() || text != trim(text)) return false;
   if (text.find_first_of("\n\t:#{}[],&*!|>'\"%@`") != std::string::npos) return false;
-  if (text[0] == '-' || text[0] == '?' || text == "~" || text == "=" || text == "<<") return false;
+  // "-1" is plain, "-", "- x" and "---" are not.
+  if (text[0] == '-' && (text.size() == 1 || text[1] == ' ' || text[1] == '-')) return false;
+  if (text[0] == '?' || text == "~" || text == "=" || text == "<<") return false;
   return std::all_of(text.begin(), text.end(),
                      [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
 }

@@ -54,7 +54,7 @@ std::string section(const std::string& title, const SchemaInfo& info) {
 
 }  // namespace
 
-std::string reference_markdown() {
+std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms) {
   std::string out =
       "# Config reference\n\n"
       "Made by `tutti config reference`; do not edit. How files are found, merged and resolved is "
@@ -65,7 +65,7 @@ std::string reference_markdown() {
   out += section("trainer", trainer_schema().info());
   out += section("dataset", dataset_schema().info());
   out += section("dataset entry", dataset_entry_schema().info());
-  out += section("dataloader.train, dataloader.valid", loader_schema().info());
+  for (const SchemaInfo& info : other_rooms) out += section(info.name, info);
   out += section("tokenizer", tokenizer_schema().info());
   out += section("inference.yaml", inference_schema().info());
   out += section("metrics.yaml", metrics_schema().info());

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "tutti/config/schema.h"
 
 namespace tutti::config {
 
-// The text of docs/config-reference.md; a test compares the two.
-std::string reference_markdown();
+// The text of docs/config-reference.md, with the blocks that other rooms read; a test compares the
+// two.
+std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms);
 
 }  // namespace tutti::config

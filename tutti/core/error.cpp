@@ -15,6 +15,8 @@ void throw_errno(const std::string& what, int errno_value, std::string fix) {
 int report_and_exit_code() noexcept {
   try {
     throw;
+  } catch (const AlreadyReported& e) {
+    return static_cast<int>(e.exit_code());
   } catch (const Error& e) {
     std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(e.kind().size()), e.kind().data(), e.what());
     return static_cast<int>(e.exit_code());

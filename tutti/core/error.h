@@ -72,6 +72,17 @@ class Cancelled : public Error {
   By by_;
 };
 
+// The reason is on the terminal already (a rank printed it); only its exit code is left to pass on.
+class AlreadyReported : public Error {
+ public:
+  explicit AlreadyReported(int exit_code) : Error("failed; see above"), code_(exit_code) {}
+  ExitCode exit_code() const noexcept override { return static_cast<ExitCode>(code_); }
+  std::string_view kind() const noexcept override { return "failed"; }
+
+ private:
+  int code_;
+};
+
 // IoError with the system's words: "cannot open FILE: No such file or directory".
 [[noreturn]] void throw_errno(const std::string& what, int errno_value, std::string fix = {});
 

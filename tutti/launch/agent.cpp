@@ -103,6 +103,8 @@ class Agent {
   void start(int round, const Address& master) {
     ranks_.clear();
     guard_groups_.clear();
+    suspect_ = nullptr;
+    believe_at_.reset();
     stop_sent_ = false;
     kill_at_.reset();
     const int world_size = options_.num_nodes * options_.nproc_per_node;
@@ -182,15 +184,16 @@ class Agent {
       }
       const bool running =
           std::any_of(ranks_.begin(), ranks_.end(), [](const LocalRank& r) { return !r.ended; });
-      if (failure && running && !stop_sent_) {
+      // After a stop signal everyone has been told already, and has its own grace.
+      if (failure && running && !stop_sent_ && stop_signal_ == 0) {
         stop_sent_ = true;
         // Those that stop on request do so together; the rest is told.
-        if (!stopped_on_request(failure->exit_code)) signal_ranks(SIGTERM);
-        kill_at_ = deadline_in(stopped_on_request(failure->exit_code) ? options_.grace
-                                                                      : options_.failure_grace);
+        const bool on_request = stopped_on_request(failure->exit_code);
+        if (!on_request) signal_ranks(SIGTERM);
+        kill_at_ = deadline_in(on_request ? options_.grace : options_.failure_grace);
       }
       if (kill_at_ && std::chrono::steady_clock::now() >= *kill_at_) signal_ranks(SIGKILL);
-      if (running) continue;
+      if (running || (suspect_ != nullptr && !failure)) continue;
       if (!failure && !reported_done) {
         nodes_->report_done(round);
         reported_done = true;
@@ -251,29 +254,42 @@ class Agent {
     }
   }
 
-  // Notes who has ended. Of several that failed since the last look the cause is the one that did
-  // not merely lose its peers.
+  // Notes who has ended and finds the cause: not the first exit seen, for a dying process closes
+  // its sockets before it can be waited for, and the ranks that lost it may be quicker to end. So a
+  // rank that merely lost its peers is believed only after a second in which nothing worse came.
   void reap(std::optional<Failure>& failure, int round) {
-    LocalRank* cause = nullptr;
-    const auto weight = [](const LocalRank& rank) {
-      if (rank.after_our_signal) return 0;
-      return rank.ended->exit_code == static_cast<int>(ExitCode::kCommunication) ? 1 : 2;
-    };
+    bool running = false;
     for (LocalRank& rank : ranks_) {
-      if (rank.ended || !(rank.ended = rank.process.poll()) || rank.ended->ok()) continue;
-      if (cause == nullptr || weight(rank) > weight(*cause)) cause = &rank;
+      if (!rank.ended && (rank.ended = rank.process.poll()) && !rank.ended->ok() &&
+          !rank.after_our_signal) {
+        if (suspect_ == nullptr || (lost_its_peers(*suspect_) && !lost_its_peers(rank)))
+          suspect_ = &rank;
+        if (!believe_at_) believe_at_ = deadline_in(Timeout(1));
+      }
+      // Ended by our signal: a failure only if there is no other (a stop asked for from outside).
+      if (rank.ended && !rank.ended->ok() && suspect_ == nullptr) suspect_ = &rank;
+      running = running || !rank.ended;
     }
-    if (cause == nullptr || failure) return;
-    cause->err.pump();
-    cause->out.pump();
-    std::string tail = cause->err.tail();
-    if (trim(tail).empty()) tail = cause->out.tail();
-    failure = nodes_->report(round, {.rank = cause->rank,
+    if (suspect_ == nullptr || failure) return;
+    const bool more_may_come = running || options_.num_nodes > 1;
+    if (lost_its_peers(*suspect_) && more_may_come &&
+        std::chrono::steady_clock::now() < *believe_at_)
+      return;
+    suspect_->err.pump();
+    suspect_->out.pump();
+    std::string tail = suspect_->err.tail();
+    if (trim(tail).empty()) tail = suspect_->out.tail();
+    failure = nodes_->report(round, {.rank = suspect_->rank,
                                      .node = options_.node_rank,
                                      .host = host_name(),
-                                     .exit_code = cause->ended->exit_code,
-                                     .how = cause->ended->describe(),
+                                     .exit_code = suspect_->ended->exit_code,
+                                     .how = suspect_->ended->describe(),
                                      .tail = tail});
+  }
+
+  static bool lost_its_peers(const LocalRank& rank) {
+    return !rank.after_our_signal &&
+           rank.ended->exit_code == static_cast<int>(ExitCode::kCommunication);
   }
 
   static void print(const Failure& failure, const std::string& restart) {
@@ -295,6 +311,9 @@ class Agent {
   std::vector<LocalRank> ranks_;
   std::vector<pid_t> guard_groups_;
   int stop_signal_ = 0;
+  // Of the present round.
+  LocalRank* suspect_ = nullptr;  // points into ranks_
+  std::optional<Deadline> believe_at_;
   bool stop_sent_ = false;
   std::optional<Deadline> kill_at_;
 };
@@ -327,8 +346,13 @@ int run_agent(const AgentOptions& options) {
   return Agent(options).run();
 }
 
-Entry enter(const LaunchRequest& request, const std::vector<std::string>& own_command,
+Entry enter(const LaunchRequest& request, const std::vector<std::string>& command,
             AgentOptions defaults) {
+  std::vector<std::string> own_command = command;
+  // srun would take the link for itself.
+  if (!own_command.empty() && own_command[0] == "/proc/self/exe") {
+    own_command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  }
   const Detection found = detect(current_environment(), request);
   if (found.kind == Detection::Kind::kRank) return {found.rank, 0};
   if (found.kind == Detection::Kind::kStartStep) {

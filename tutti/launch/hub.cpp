@@ -140,8 +140,9 @@ void Hub::receive(Connection connection, Frame frame) {
     case kHeartbeat: {
       Parser parser(frame.body);
       const auto progress = parser.get<std::uint64_t>();
-      if (progress != rank.progress) rank.last_progress = rank.last_seen;
+      if (progress == rank.progress) return;  // an older phase than the last call we have seen
       rank.progress = progress;
+      rank.last_progress = rank.last_seen;
       rank.phase = parser.text();
       return;
     }

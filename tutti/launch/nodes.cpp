@@ -27,6 +27,11 @@ RankContext meeting_of(const AgentOptions& options) {
   return rank;
 }
 
+// An address without a port is a hint for others, not a place to meet.
+bool has_master(const AgentOptions& options) {
+  return !options.master_addr.empty() && options.master_port != 0;
+}
+
 // A port for the ranks' own server. It stays bound with SO_REUSEADDR but does not listen: a
 // listener with the same option (torch's store sets it) may still take it, a bind to port 0 will
 // not.
@@ -81,7 +86,7 @@ Nodes::~Nodes() {
 void Nodes::serve() {
   secret_ = options_.secret;
   const bool alone = options_.num_nodes == 1;
-  const bool direct = !alone && !options_.master_addr.empty();
+  const bool direct = !alone && has_master(options_);
   if (direct && secret_.empty()) {
     secret_ = "run " + options_.run_id;
     log::warning(
@@ -106,7 +111,7 @@ void Nodes::connect() {
   std::string trouble = "its address was not published";
   while (std::chrono::steady_clock::now() < deadline && !stopped_()) {
     Publication publication;
-    if (!options_.master_addr.empty()) {
+    if (has_master(options_)) {
       publication = {{options_.master_addr},
                      options_.master_port,
                      options_.secret.empty() ? "run " + options_.run_id : options_.secret};

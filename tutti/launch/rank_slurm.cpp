@@ -103,9 +103,9 @@ Detection in_step(const Variables& variables, const LaunchRequest& request) {
         fmt::format(
             "devices: got {}, but srun started {} task(s) on this node (tasks per node: {})",
             wanted, step.tasks_here, step.counts.empty() ? "unknown" : step.counts),
-        fmt::format("use srun --ntasks-per-node={} (or 1: then Tutti starts the ranks), or set "
-                    "devices: {} (or auto)",
-                    wanted, step.tasks_here));
+        fmt::format(
+            "use srun --ntasks-per-node={} (or 1: then Tutti starts the ranks), or set devices: {}",
+            wanted, step.even ? fmt::format("{} (or auto)", step.tasks_here) : "auto"));
   }
   rank.rank = variables.number("SLURM_PROCID");
   rank.world_size = step.num_tasks;

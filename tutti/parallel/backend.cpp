@@ -64,6 +64,7 @@ const std::vector<BackendRow>& backend_rows() {
       {"sge", check_cluster, make_cluster},      {"lsf", check_cluster, make_cluster},
       {"htcondor", check_cluster, make_cluster}, {"moab", check_cluster, make_cluster},
       {"oar", check_cluster, make_cluster},      {"ssh", check_cluster, make_cluster},
+      {"kube", check_cluster, make_cluster},
   };
   return rows;
 }

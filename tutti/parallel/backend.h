@@ -24,7 +24,8 @@ namespace tutti::parallel {
 // {"--id", "<worker id>"} to the command, one process per id, and sends its output to
 // run_folder/logs/worker-<id>.log. The worker also reads from its environment (all optional):
 // TUTTI_WORKER_MEMORY_LIMIT (bytes), TUTTI_WORKER_DEATH_TIMEOUT (seconds without a word from the
-// driver before it leaves), TUTTI_WORKER_NICE, TUTTI_WORKER_CPUS ("0,2,4").
+// driver before it leaves), TUTTI_WORKER_NICE, TUTTI_WORKER_CPUS ("0,2,4"), TUTTI_WORKER_DRAIN_AT
+// (unix seconds: finish the running item and leave, because the job's walltime is near).
 struct WorkerLaunch {
   std::vector<std::string> command;        // {"/path/tutti", "worker", "--run", RUN_FOLDER}
   std::filesystem::path run_folder;        // shared with the workers: keys (0600), logs, scripts

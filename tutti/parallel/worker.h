@@ -21,6 +21,7 @@ struct WorkerOptions {
   int id = 0;
   double death_timeout_s = 60;     // leave when the driver is silent for this long
   std::uint64_t memory_limit = 0;  // bytes of this process and its children; 0: none
+  double drain_at = 0;             // unix seconds: finish the running item and leave; 0: never
   bool own_process = true;         // false: a thread of the driver (no signals, no exit)
 };
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/units.h"
@@ -91,6 +92,9 @@ class Link {
       if (items[1].revents != 0) send_output();
       if (items[0].revents != 0) receive();
       if (signals_ && items[2].revents != 0) leave_on_signal();
+      if (options_.drain_at > 0 && reason_.empty() &&
+          Clock::system().unix_seconds() >= options_.drain_at)
+        leave_before_the_walltime();
       const auto now = SteadyClock::now();
       watch_running_item(now);
       if (now - last_beat_ >= std::chrono::milliseconds(heartbeat_ms_)) beat(now);
@@ -200,6 +204,13 @@ class Link {
     [[maybe_unused]] const auto n = ::read(signals_.get(), &info, sizeof info);
     log::warning("got {}; finishing the running item, then leaving", "SIGTERM");
     reason_ = "SIGTERM";
+    state_.stop();
+  }
+
+  // The scheduler would end us soon: leave in order, so that no item dies with the job.
+  void leave_before_the_walltime() {
+    log::info("the job's time is nearly up; finishing the running item, then leaving");
+    reason_ = "walltime";
     state_.stop();
   }
 

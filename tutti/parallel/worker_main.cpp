@@ -86,6 +86,7 @@ int worker_main(int argc, char** argv) try {
     throw ConfigError("worker: --run is missing", "usage: worker --run FOLDER --id N");
   options.death_timeout_s = env_number("TUTTI_WORKER_DEATH_TIMEOUT", options.death_timeout_s);
   options.memory_limit = static_cast<std::uint64_t>(env_number("TUTTI_WORKER_MEMORY_LIMIT", 0));
+  options.drain_at = env_number("TUTTI_WORKER_DRAIN_AT", 0);
   register_command_runner();
   start_keeper();
   // SIGTERM means "leave after this item" and is read by the link; Ctrl-C is the driver's business.

@@ -1,8 +1,8 @@
-// `dataloader:` and `dataset:` as the config layer sees them: keys, types and rules that need no
-// data. The data room has its own, stricter readers.
+// `dataset:` as the config layer sees it: keys, types and names that need no data. The dataloader
+// block is read and checked by the data room (tutti/data/batching/settings.h), which programs
+// register with FileChecker::block.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,56 +10,6 @@
 #include "tutti/config/registry.h"
 
 namespace tutti::config {
-
-// dataloader.train / dataloader.valid
-struct LoaderSettings {
-  std::optional<std::int64_t> total_shards;
-  std::optional<std::int64_t> dist_world_size;
-  std::string batch_distribution = "per_gpu";
-  Node iter_factory;
-  Node collate_fn;
-  int batch_size = 1;
-  bool shuffle = false;
-  int num_workers = 0;
-  bool drop_last = false;
-  bool pin_memory = false;
-  int prefetch_factor = 2;
-  bool persistent_workers = false;
-  Duration timeout;
-};
-Schema<LoaderSettings> loader_schema();
-
-// `batches:` of an iter_factory
-struct BatchSettings {
-  std::string type = "unsorted";
-  std::vector<std::string> shape_files;
-  int batch_size = 1;
-  std::int64_t batch_bins = 1'000'000;
-  int min_batch_size = 1;
-  std::optional<int> max_batch_size;
-  std::string sort_in_batch = "descending";
-  std::string sort_batch = "ascending";
-  bool drop_last = false;
-  bool padding = true;
-  std::vector<std::int64_t> fold_lengths;
-  std::string utt2category_file;
-  std::optional<double> upsampling_factor;
-  std::optional<double> dataset_upsampling_factor;
-  std::optional<double> dataset_scaling_factor;
-};
-Schema<BatchSettings> batch_schema();
-
-struct SequenceIterSettings {
-  BatchSettings batches;
-  std::optional<std::int64_t> num_iters_per_epoch;
-  std::uint64_t seed = 0;
-  bool shuffle = false;
-  bool shuffle_within_batch = false;
-  int num_workers = 0;
-  bool pin_memory = false;
-  Node collate_fn;
-};
-Schema<SequenceIterSettings> sequence_iter_schema();
 
 // One entry of dataset.train, .valid or .test
 struct DatasetEntry {
@@ -81,6 +31,5 @@ Schema<DatasetSettings> dataset_schema();
 
 void add_data_components(Catalogue& catalogue);
 void check_dataset(const Node& dataset, const Catalogue& catalogue, Problems& problems);
-void check_dataloader(const Node& dataloader, const Catalogue& catalogue, Problems& problems);
 
 }  // namespace tutti::config

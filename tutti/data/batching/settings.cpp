@@ -26,12 +26,17 @@ F T::*own(F CommonKeys::*member) {
 
 template <class T>
 void add_common(Schema<T>& s) {
-  s.field("total_shards", own<T>(&CommonKeys::total_shards), "parts the data is cut into; a multiple of dist_world_size", {.min = 1});
-  s.field("dist_world_size", own<T>(&CommonKeys::dist_world_size), "ranks that share the data: num_nodes x num_device", {.min = 1});
-  s.field("batch_distribution", own<T>(&CommonKeys::batch_distribution), "per_gpu: batch limits are per rank; global: each batch is dealt out over the ranks",
+  s.field("total_shards", own<T>(&CommonKeys::total_shards),
+          "parts the data is cut into; a multiple of dist_world_size", {.min = 1});
+  s.field("dist_world_size", own<T>(&CommonKeys::dist_world_size),
+          "ranks that share the data: num_nodes x num_device", {.min = 1});
+  s.field("batch_distribution", own<T>(&CommonKeys::batch_distribution),
+          "per_gpu: batch limits are per rank; global: each batch is dealt out over the ranks",
           {.one_of = {"per_gpu", "global"}});
-  s.field("on_bad", own<T>(&CommonKeys::on_bad), "what an unreadable utterance does", {.one_of = {"stop", "skip"}});
-  s.field("plan_cache", own<T>(&CommonKeys::plan_cache), "folder in which batch plans are kept; empty: none");
+  s.field("on_bad", own<T>(&CommonKeys::on_bad), "what an unreadable utterance does",
+          {.one_of = {"stop", "skip"}});
+  s.field("plan_cache", own<T>(&CommonKeys::plan_cache),
+          "folder in which batch plans are kept; empty: none");
 }
 
 // `iter_factory:`, and a mode with `batches:` of its own.
@@ -51,10 +56,13 @@ struct FactoryKeys : CommonKeys {
 template <class T>
 void add_iteration(Schema<T>& s) {
   s.field("shuffle", &T::shuffle, "shuffle the batches every epoch");
-  s.field("shuffle_within_batch", &T::shuffle_within_batch, "shuffle utterances across batches too; lengths no longer match");
-  s.field("num_iters_per_epoch", &T::num_iters_per_epoch, "steps per epoch, whatever the size of the data", {.min = 1});
+  s.field("shuffle_within_batch", &T::shuffle_within_batch,
+          "shuffle utterances across batches too; lengths no longer match");
+  s.field("num_iters_per_epoch", &T::num_iters_per_epoch,
+          "steps per epoch, whatever the size of the data", {.min = 1});
   s.field("seed", &T::seed, "added to the run's seed", {.min = 0});
-  s.field("num_workers", &T::num_workers, "reading threads; 0: none beside the training loop", {.min = 0, .max = 1024});
+  s.field("num_workers", &T::num_workers, "reading threads; 0: none beside the training loop",
+          {.min = 0, .max = 1024});
   s.field("prefetch", &T::prefetch, "batches read ahead; 0: two per worker", {.min = 0});
   s.field("pin_memory", &T::pin_memory, "page-locked buffers, for fast copies to a GPU");
   s.field("collate_fn", &T::collate_fn, "as dataloader.collate_fn, for this mode");
@@ -64,7 +72,8 @@ Schema<FactoryKeys> factory_schema() {
   Schema<FactoryKeys> s("iter_factory", "ESPnet's SequenceIterFactory.");
   add_iteration(s);
   s.field("batches", &FactoryKeys::batches, "the batch sampler", {.required = true});
-  for (const char* key : {"total_shards", "dist_world_size", "batch_distribution", "on_bad", "plan_cache"})
+  for (const char* key :
+       {"total_shards", "dist_world_size", "batch_distribution", "on_bad", "plan_cache"})
     s.elsewhere(key, fmt::format("belongs beside iter_factory, not in it"));
   return s;
 }
@@ -73,9 +82,11 @@ Schema<FactoryKeys> mode_schema() {
   Schema<FactoryKeys> s("dataloader.<mode>", "One mode: an iter_factory, or batches of its own.");
   add_common(s);
   add_iteration(s);
-  s.field("iter_factory", &FactoryKeys::iter_factory, "ESPnet's spelling; null: batches or the plain keys");
+  s.field("iter_factory", &FactoryKeys::iter_factory,
+          "ESPnet's spelling; null: batches or the plain keys");
   s.field("batches", &FactoryKeys::batches, "the batch sampler");
-  s.elsewhere("multiple_iterator", "not supported; use total_shards and dist_world_size to cut the data");
+  s.elsewhere("multiple_iterator",
+              "not supported; use total_shards and dist_world_size to cut the data");
   return s;
 }
 
@@ -103,11 +114,14 @@ Schema<PlainKeys> plain_schema() {
   s.field("batch_size", &P::batch_size, "utterances per batch", {.min = 1});
   s.field("shuffle", &P::shuffle, "shuffle the utterances every epoch");
   s.field("drop_last", &P::drop_last, "leave out an unfilled last batch");
-  s.field("num_workers", &P::num_workers, "reading threads; 0: none beside the training loop", {.min = 0, .max = 1024});
+  s.field("num_workers", &P::num_workers, "reading threads; 0: none beside the training loop",
+          {.min = 0, .max = 1024});
   s.field("prefetch_factor", &P::prefetch_factor, "batches read ahead per worker", {.min = 1});
   s.field("pin_memory", &P::pin_memory, "page-locked buffers, for fast copies to a GPU");
-  s.field("persistent_workers", &P::persistent_workers, "accepted; threads cost nothing to start anew");
-  s.field("timeout", &P::timeout, "accepted; a thread cannot be lost like a process", {.min = 0, .unit = "seconds"});
+  s.field("persistent_workers", &P::persistent_workers,
+          "accepted; threads cost nothing to start anew");
+  s.field("timeout", &P::timeout, "accepted; a thread cannot be lost like a process",
+          {.min = 0, .unit = "seconds"});
   s.field("seed", &P::seed, "added to the run's seed", {.min = 0});
   return s;
 }
@@ -120,27 +134,35 @@ bool check_factory(const Node& factory, Problems& problems) {
   for (const char* ok : {"SequenceIterFactory", "CategoryIterFactory"})
     if (name.ends_with(ok)) return true;
   problems.add(target, fmt::format("got '{}', expected SequenceIterFactory", name),
-               name.ends_with("MultipleIterFactory") ? "use total_shards and dist_world_size to cut the data"
-                                                     : "use espnet2.iterators.sequence_iter_factory.SequenceIterFactory");
+               name.ends_with("MultipleIterFactory")
+                   ? "use total_shards and dist_world_size to cut the data"
+                   : "use espnet2.iterators.sequence_iter_factory.SequenceIterFactory");
   return false;
 }
 
-void check_shards(const Node& mode, const CommonKeys& keys, const std::optional<RankCount>& ranks, Problems& problems) {
+void check_shards(const Node& mode, const CommonKeys& keys, const std::optional<RankCount>& ranks,
+                  Problems& problems) {
   if (!keys.total_shards && !keys.dist_world_size) return;
   if (!keys.total_shards || !keys.dist_world_size) {
     const char* missing = keys.total_shards ? "dist_world_size" : "total_shards";
-    problems.add(mode, fmt::format("'{}' is set without '{}'", keys.total_shards ? "total_shards" : "dist_world_size", missing),
+    problems.add(mode,
+                 fmt::format("'{}' is set without '{}'",
+                             keys.total_shards ? "total_shards" : "dist_world_size", missing),
                  fmt::format("add {}, or remove both", missing));
     return;
   }
   const int world = ranks ? ranks->num_nodes * ranks->num_device : *keys.dist_world_size;
-  const std::string ranks_are =
-      ranks ? fmt::format("num_nodes x num_device = {} x {} = {}", ranks->num_nodes, ranks->num_device, world) : std::to_string(world);
-  if (const auto mistake = find_sharding_mistake({*keys.total_shards, *keys.dist_world_size}, world, ranks_are))
+  const std::string ranks_are = ranks ? fmt::format("num_nodes x num_device = {} x {} = {}",
+                                                    ranks->num_nodes, ranks->num_device, world)
+                                      : std::to_string(world);
+  if (const auto mistake =
+          find_sharding_mistake({*keys.total_shards, *keys.dist_world_size}, world, ranks_are))
     problems.add(mode[mistake->key], mistake->what, mistake->fix);
   if (keys.batch_distribution == "global" && *keys.total_shards > 1)
-    problems.add(mode["batch_distribution"], "global deals each batch out over all ranks, total_shards gives ranks different data",
-                 "use per_gpu with shards");
+    problems.add(
+        mode["batch_distribution"],
+        "global deals each batch out over all ranks, total_shards gives ranks different data",
+        "use per_gpu with shards");
 }
 
 void apply_common(const CommonKeys& keys, ModeSettings& out) {
@@ -161,10 +183,12 @@ void apply_factory(const FactoryKeys& keys, ModeSettings& out, Problems& problem
   out.loader.num_workers = keys.num_workers;
   out.loader.prefetch = keys.prefetch;
   out.pin_memory = keys.pin_memory;
-  if (!keys.collate_fn.is_null()) out.loader.collate = collate_schema().parse(keys.collate_fn, problems);
+  if (!keys.collate_fn.is_null())
+    out.loader.collate = collate_schema().parse(keys.collate_fn, problems);
 }
 
-ModeSettings parse_mode(const Node& mode, const CollateSettings& collate, const std::optional<RankCount>& ranks, Problems& problems) {
+ModeSettings parse_mode(const Node& mode, const CollateSettings& collate,
+                        const std::optional<RankCount>& ranks, Problems& problems) {
   ModeSettings out;
   out.loader.collate = collate;
   if (mode.is_null()) return out;
@@ -177,13 +201,15 @@ ModeSettings parse_mode(const Node& mode, const CollateSettings& collate, const 
     const PlainKeys keys = plain_schema().parse(mode, problems);
     check_shards(mode, keys, ranks, problems);
     apply_common(keys, out);
-    out.plan.batches = {.type = "sequential", .batch_size = keys.batch_size, .drop_last = keys.drop_last};
+    out.plan.batches = {
+        .type = "sequential", .batch_size = keys.batch_size, .drop_last = keys.drop_last};
     out.plan.shuffle = out.plan.shuffle_within_batch = keys.shuffle;
     out.plan.seed = static_cast<std::uint64_t>(keys.seed);
     out.loader.num_workers = keys.num_workers;
     out.loader.prefetch = keys.prefetch_factor.value_or(0) * std::max(keys.num_workers, 1);
     out.pin_memory = keys.pin_memory;
-    if (!keys.collate_fn.is_null()) out.loader.collate = collate_schema().parse(keys.collate_fn, problems);
+    if (!keys.collate_fn.is_null())
+      out.loader.collate = collate_schema().parse(keys.collate_fn, problems);
     return out;
   }
   FactoryKeys keys = mode_schema().parse(mode, problems);
@@ -192,7 +218,9 @@ ModeSettings parse_mode(const Node& mode, const CollateSettings& collate, const 
   if (factory.is_null()) {
     apply_factory(keys, out, problems);
   } else if (check_factory(factory, problems)) {
-    if (!mode["batches"].is_null()) problems.add(mode["batches"], "given beside iter_factory", "put it into iter_factory, or remove iter_factory");
+    if (!mode["batches"].is_null())
+      problems.add(mode["batches"], "given beside iter_factory",
+                   "put it into iter_factory, or remove iter_factory");
     const FactoryKeys inner = factory_schema().parse(factory, problems);
     if (!inner.batches.is_null()) apply_factory(inner, out, problems);
   }
@@ -201,27 +229,32 @@ ModeSettings parse_mode(const Node& mode, const CollateSettings& collate, const 
 
 }  // namespace
 
-DataloaderSettings parse_dataloader(const Node& dataloader, const std::optional<RankCount>& ranks, Problems& problems) {
+DataloaderSettings parse_dataloader(const Node& dataloader, const std::optional<RankCount>& ranks,
+                                    Problems& problems) {
   DataloaderSettings out;
   if (dataloader.is_null()) return out;
   if (!dataloader.is_map()) {
-    problems.add(dataloader, "got " + dataloader.describe_value() + ", expected a map with train and valid");
+    problems.add(dataloader,
+                 "got " + dataloader.describe_value() + ", expected a map with train and valid");
     return out;
   }
   config::check_unknown_keys(dataloader, {"collate_fn", "train", "valid"}, {}, problems);
   CollateSettings collate;
-  if (!dataloader["collate_fn"].is_null()) collate = collate_schema().parse(dataloader["collate_fn"], problems);
+  if (!dataloader["collate_fn"].is_null())
+    collate = collate_schema().parse(dataloader["collate_fn"], problems);
   out.train = parse_mode(dataloader["train"], collate, ranks, problems);
   out.valid = parse_mode(dataloader["valid"], collate, ranks, problems);
   return out;
 }
 
-void check_dataloader_block(const Node& dataloader, const std::optional<RankCount>& ranks, Problems& problems) {
+void check_dataloader_block(const Node& dataloader, const std::optional<RankCount>& ranks,
+                            Problems& problems) {
   parse_dataloader(dataloader, ranks, problems);
 }
 
 std::vector<config::SchemaInfo> dataloader_reference() {
-  return {mode_schema().info(), factory_schema().info(), plain_schema().info(), batch_schema().info(), collate_schema().info()};
+  return {mode_schema().info(), factory_schema().info(), plain_schema().info(),
+          batch_schema().info(), collate_schema().info()};
 }
 
 }  // namespace tutti::data

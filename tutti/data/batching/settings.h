@@ -12,8 +12,8 @@
 //     valid:
 //       batches: {batch_bins: 4000000, shape_files: [...]}   # ours: no factory, type bucketed
 //
-// With `iter_factory: null` and no `batches`, a mode has the keys of torch's DataLoader (batch_size,
-// shuffle, num_workers, drop_last, ...). Unknown keys are problems with a suggestion.
+// With `iter_factory: null` and no `batches`, a mode has the keys of torch's DataLoader
+// (batch_size, shuffle, num_workers, drop_last, ...). Unknown keys are problems with a suggestion.
 #pragma once
 
 #include <optional>
@@ -43,7 +43,8 @@ struct RankCount {
 };
 
 // Reads and checks; reports every problem. `ranks` turns on the sharding rules at config time.
-DataloaderSettings parse_dataloader(const config::Node& dataloader, const std::optional<RankCount>& ranks,
+DataloaderSettings parse_dataloader(const config::Node& dataloader,
+                                    const std::optional<RankCount>& ranks,
                                     config::Problems& problems);
 // The check alone, for `tutti config check`.
 void check_dataloader_block(const config::Node& dataloader, const std::optional<RankCount>& ranks,

@@ -1,5 +1,7 @@
 #include "tutti/data/io/resample.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,12 +11,15 @@
 #include <numbers>
 #include <numeric>
 
+#include "tutti/core/error.h"
+
 namespace tutti::data {
 namespace {
 
 constexpr int kZeroCrossings = 24;
 constexpr double kBeta = 8.0;
 constexpr double kRollOff = 0.95;
+constexpr double kMaxTable = 1 << 24;  // taps over all phases, 64 MiB
 
 double bessel_i0(double x) {
   double sum = 1;
@@ -89,6 +94,14 @@ float dot(const float* a, const float* b, std::size_t n) noexcept {
 std::vector<float> resample(std::span<const float> samples, int from_rate, int to_rate) {
   if (from_rate == to_rate || samples.empty()) return {samples.begin(), samples.end()};
   const int divisor = std::gcd(from_rate, to_rate);
+  // Rates without a common divisor (a damaged header, mostly) would need a filter of gigabytes.
+  const double up_phases = to_rate / divisor;
+  const double taps_each =
+      2 * kZeroCrossings / kRollOff * std::max(1.0, static_cast<double>(from_rate) / to_rate);
+  if (up_phases * taps_each > kMaxTable)
+    throw DataError(
+        fmt::format("cannot resample from {} Hz to {} Hz: the rates have too little in common",
+                    from_rate, to_rate));
   const auto filter = shared_filter(to_rate / divisor, from_rate / divisor);
   const auto up = static_cast<std::uint64_t>(filter->up);
   const auto down = static_cast<std::uint64_t>(filter->down);

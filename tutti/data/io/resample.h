@@ -13,7 +13,7 @@
 
 namespace tutti::data {
 
-// REQUIRES: rates are positive.
+// REQUIRES: rates are positive. Throws DataError for rates with no useful common divisor.
 std::vector<float> resample(std::span<const float> samples, int from_rate, int to_rate);
 
 // The sum of a[i] * b[i], in eight partial sums so that the compiler may use vector registers.

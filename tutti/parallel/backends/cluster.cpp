@@ -6,6 +6,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/parallel/backends/jobqueue.h"
+#include "tutti/parallel/backends/kube.h"
 #include "tutti/parallel/backends/ssh.h"
 
 namespace tutti::parallel {
@@ -40,6 +41,7 @@ const std::vector<std::string>& cluster_envs() {
     std::vector<std::string> out;
     for (const Row& row : kJobQueues) out.emplace_back(row.name);
     out.emplace_back("ssh");
+    out.emplace_back("kube");
     return out;
   }();
   return names;
@@ -49,6 +51,7 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
                    config::Problems& problems) {
   const config::Node options = block["options"];
   if (settings.env == "ssh") return check_ssh(settings, options, problems);
+  if (settings.env == "kube") return check_kube(settings, options, problems);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("check_cluster: not a cluster env: " + settings.env);
   const std::size_t before = problems.sorted().size();
@@ -66,6 +69,7 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
 std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner) {
   if (settings.env == "ssh") return make_ssh(settings, launch, runner);
+  if (settings.env == "kube") return make_kube(settings, launch, runner);
   const Row* row = find_job_queue(settings.env);
   if (row == nullptr) throw InternalError("make_cluster: not a cluster env: " + settings.env);
   config::Problems ignored;  // check_cluster has reported them

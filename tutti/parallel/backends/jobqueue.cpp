@@ -46,7 +46,8 @@ bool is_about_arrays(const CommandResult& result) {
 // A scheduler may lag behind its own submit command: a job it does not show is lost only after
 // this.
 constexpr Seconds kLag{10.0};
-constexpr Seconds kLongestPause{30.0};
+constexpr Seconds kLongestPause{30.0};  // for a scheduler that is slow to answer
+constexpr Seconds kCalmPause{4.0};      // when nothing changes
 constexpr std::size_t kCancelBatch = 200;
 
 }  // namespace
@@ -231,7 +232,7 @@ std::vector<JobStatus> JobQueueBackend::poll() {
     // At most a twentieth of the time goes into asking; settled queues are asked less often.
     const Seconds cost = *last_query_ - before;
     query_pause_ =
-        std::min(kLongestPause, std::max({Seconds(1.0), query_pause_ * 1.2, cost * 20.0}));
+        std::min(kLongestPause, std::max({Seconds(1.0), std::min(query_pause_ * 1.2, kCalmPause), cost * 20.0}));
     if (std::any_of(jobs_.begin(), jobs_.end(),
                     [](const Job& j) { return !j.over && j.status.phase == JobPhase::kPending; }))
       query_pause_ = std::min(query_pause_, std::max(Seconds(2.0), cost * 20.0));

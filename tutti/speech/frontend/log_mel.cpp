@@ -94,6 +94,8 @@ std::int64_t LogMelImpl::num_frames(std::int64_t num_samples) const {
 
 Features LogMelImpl::forward(const torch::Tensor& speech, const Lengths& num_samples) {
   torch::NoGradGuard no_grad;  // nothing here is learned
+  // Log-energies span more decades than bf16 can tell apart.
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   torch::Tensor x = speech;
   if (x.dim() == 3) {
     const std::int64_t channel =

@@ -52,6 +52,7 @@ std::string header_field(std::string_view header, const std::string& key, const 
   const std::size_t at = header.find("'" + key + "':");
   if (at == std::string_view::npos) bytes.fail("its header has no '" + key + "'");
   const std::string_view rest = trim(header.substr(at + key.size() + 3));
+  if (rest.empty()) bytes.fail("its header ends after '" + key + "'");
   const std::size_t end = rest[0] == '(' ? rest.find(')') + 1 : rest.find_first_of(",}");
   return std::string(rest.substr(0, end));
 }
@@ -69,13 +70,15 @@ torch::Tensor parse_npy(std::string_view entry, const std::string& where) {
     std::vector<std::int64_t> shape;
     std::uint64_t count = 1;
     for (const std::string& part : split(header_field(header, "shape", bytes), ',')) {
-      const std::string digits(trim(part.substr(part.find_first_not_of("( )") == std::string::npos
-                                                    ? part.size()
-                                                    : part.find_first_not_of("( )"))));
-      if (digits.empty() || digits == ")") continue;
+      std::string digits;
+      for (const char c : part)
+        if (c != '(' && c != ')' && c != ' ') digits.push_back(c);
+      if (digits.empty()) continue;
+      if (digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos)
+        bytes.fail("its shape is impossible");
       shape.push_back(std::stoll(digits));
-      if (shape.back() < 0 || count > bytes.size()) bytes.fail("its shape is impossible");
       count *= static_cast<std::uint64_t>(shape.back());
+      if (count > bytes.size()) bytes.fail("its shape is larger than its data");
     }
     const std::string_view data =
         bytes.slice(8 + width + header_size, count * c10::elementSize(type));

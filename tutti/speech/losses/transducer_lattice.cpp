@@ -77,10 +77,12 @@ LatticeFlows flows_on_cpu(const torch::Tensor& blank, const torch::Tensor& token
   return flows;
 }
 
+}  // namespace
+
 // Anti-diagonals n = t + u: all nodes of one depend only on the one before, so T + U steps of
 // (B, U+1) vectors do the whole batch. Works on any device.
-LatticeFlows flows_by_diagonals(const torch::Tensor& blank, const torch::Tensor& token,
-                                const Lengths& frames, const Lengths& tokens) {
+LatticeFlows lattice_flows_by_diagonals(const torch::Tensor& blank, const torch::Tensor& token,
+                                        const Lengths& frames, const Lengths& tokens) {
   const std::int64_t batch = blank.size(0), T = blank.size(1), width = blank.size(2),
                      diagonals = T + width - 1;
   const auto options = torch::TensorOptions(torch::kInt64).device(blank.device());
@@ -142,8 +144,6 @@ LatticeFlows flows_by_diagonals(const torch::Tensor& blank, const torch::Tensor&
   return flows;
 }
 
-}  // namespace
-
 LatticeFlows lattice_flows(const torch::Tensor& blank_BTU, const torch::Tensor& token_BTU,
                            const Lengths& frames, const Lengths& tokens) {
   const torch::Tensor blank = blank_BTU.contiguous(), token = token_BTU.contiguous();
@@ -151,7 +151,7 @@ LatticeFlows lattice_flows(const torch::Tensor& blank_BTU, const torch::Tensor& 
     return flows_on_cpu<float>(blank, token, frames, tokens);
   if (blank.device().is_cpu() && blank.scalar_type() == torch::kFloat64)
     return flows_on_cpu<double>(blank, token, frames, tokens);
-  return flows_by_diagonals(blank, token, frames, tokens);
+  return lattice_flows_by_diagonals(blank, token, frames, tokens);
 }
 
 }  // namespace tutti::speech

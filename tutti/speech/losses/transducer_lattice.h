@@ -16,4 +16,9 @@ struct LatticeFlows {
 LatticeFlows lattice_flows(const torch::Tensor& blank_BTU, const torch::Tensor& token_BTU,
                            const Lengths& frames, const Lengths& tokens);
 
+// The same by anti-diagonals, on any device; what lattice_flows uses off the CPU.
+LatticeFlows lattice_flows_by_diagonals(const torch::Tensor& blank_BTU,
+                                        const torch::Tensor& token_BTU, const Lengths& frames,
+                                        const Lengths& tokens);
+
 }  // namespace tutti::speech

@@ -9,6 +9,7 @@
 // deletion before insertion from the end: the result is a function of the two sequences alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,7 +51,11 @@ struct Alignment {
   std::vector<AlignedPair> pairs;
 };
 
+// Memory is one byte per pair of tokens up to `max_cells` pairs, and linear in the lengths beyond
+// (in twice the time). The counts do not depend on it; which of several equal alignments is shown
+// may.
 Alignment align(const std::vector<std::string>& reference,
-                const std::vector<std::string>& hypothesis);
+                const std::vector<std::string>& hypothesis,
+                std::size_t max_cells = std::size_t{1} << 26);
 
 }  // namespace tutti::speech

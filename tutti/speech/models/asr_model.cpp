@@ -139,15 +139,18 @@ torch::Tensor AsrModelImpl::transducer_loss(const Encoded& encoded, const AsrBat
       .mean();
 }
 
-AsrLoss AsrModelImpl::forward(const AsrBatch& given) {
-  check_batch(given);
+AsrLoss AsrModelImpl::forward(const AsrBatch& batch) {
+  check_batch(batch);
+  return loss(encode(batch.speech, batch.speech_lengths), batch);
+}
+
+AsrLoss AsrModelImpl::loss(const Encoded& encoded, const AsrBatch& given) {
   AsrBatch batch = given;
   const std::int64_t longest = max_length(batch.text_lengths);
   batch.text = batch.text.narrow(1, 0, longest).to(torch::kInt64);
 
   AsrLoss result;
   result.batch_size = batch.speech.size(0);
-  const Encoded encoded = encode(batch.speech, batch.speech_lengths);
   const double weight = settings_.ctc_weight;
   torch::Tensor by_ctc;
   if (!ctc.is_empty()) by_ctc = ctc_loss(encoded, batch, result);

@@ -78,6 +78,8 @@ class AsrModelImpl : public torch::nn::Module {
   AsrModelImpl(Build build, AsrSettings settings);
 
   AsrLoss forward(const AsrBatch& batch);
+  // The losses alone, for a batch that is encoded already.
+  AsrLoss loss(const Encoded& encoded, const AsrBatch& batch);
   Encoded encode(const torch::Tensor& speech, const Lengths& speech_lengths);
   // Frontend only: what collect_stats counts.
   Features extract_features(const torch::Tensor& speech, const Lengths& speech_lengths);

@@ -50,9 +50,8 @@ torch::Tensor causal_bias(std::int64_t length, std::int64_t past,
 torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                      const torch::Tensor& bias, double dropout_rate) {
 #if TORCH_VERSION_MAJOR >= 2
-  c10::optional<torch::Tensor> mask;
-  if (bias.defined()) mask = bias.to(q.scalar_type());
-  return at::scaled_dot_product_attention(q, k, v, mask, dropout_rate, false);
+  if (!bias.defined()) return at::scaled_dot_product_attention(q, k, v, {}, dropout_rate, false);
+  return at::scaled_dot_product_attention(q, k, v, bias.to(q.scalar_type()), dropout_rate, false);
 #else
   // The scale goes to q, which is smaller than the scores.
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
@@ -156,7 +155,7 @@ torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
     }
   } else {
     // The old shift: a zero column in front, then the rows read with another width. Entries right
-    // of the diagonal come out as scores of the next query with positions counted from the end of
+    // of the diagonal come out as scores of the next query, and all of it hangs on the length of
     // the sequence; a padded batch needs each utterance's own end (legacy_index).
     const torch::Tensor padded = torch::constant_pad_nd(scores, {1, 0});
     if (context.legacy_index.defined()) {

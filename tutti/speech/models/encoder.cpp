@@ -25,8 +25,8 @@ torch::Tensor make_legacy_index(const Lengths& lengths, std::int64_t frames, tor
   const auto j = torch::arange(frames, options).view({1, 1, frames});
   const auto length = to_device(lengths, device).view({-1, 1, 1});
   const auto width = frames + 1;
-  const auto below = i * width + (frames - i + j);
-  const auto above = (i + 1) * width + (frames - length - 1 - i + j);
+  const auto below = i * width + (length - i + j);
+  const auto above = (i + 1) * width + (j - i - 1);
   auto index = torch::where(j <= i, below, above);
   const auto zero = (j == i + 1) | (i >= length) | (j >= length);  // column 0 holds the zeros
   return index.masked_fill(zero, 0).view({-1, frames * frames});
@@ -72,7 +72,12 @@ torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& c
       context.positions = position_table_.rows(1 - frames, 2 * frames - 1, x.options()).flip(0);
       break;
     case PositionKind::kLegacyRelative:
-      context.positions = position_table_.rows(0, frames, x.options()).flip(0);
+      // ESPnet reads this table from its far end: rows 4999, 4998, ... unless an utterance is
+      // longer.
+      context.positions =
+          position_table_
+              .rows(std::max(settings_.max_pos_emb_len, frames) - frames, frames, x.options())
+              .flip(0);
       if (context.valid_BT.defined())
         context.legacy_index = make_legacy_index(context.lengths, frames, x.device());
       break;

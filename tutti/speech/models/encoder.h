@@ -33,6 +33,7 @@ struct EncoderSettings {
   std::string input_layer =
       "conv2d";  // conv1d1, conv1d2, conv1d3, conv2d, conv2d1, 2, 6, 8, linear
   PositionKind positions = PositionKind::kRelative;
+  std::int64_t max_pos_emb_len = 5000;  // legacy relative positions count down from here
   bool zero_triu = false;
   bool qk_norm = false;
   Activation activation = Activation::kSwish;  // of the feed-forward layers

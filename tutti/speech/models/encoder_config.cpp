@@ -124,7 +124,7 @@ void add_relative(Schema<T>& s, const std::string& attention_key,
           "feed-forward layers", {.one_of = {"linear"}});
   s.field("zero_triu", of<T>(&RelativeConf::zero_triu), "zero scores of positions ahead");
   s.field("max_pos_emb_len", of<T>(&RelativeConf::max_pos_emb_len),
-          "accepted: tables grow as needed", {.min = 1});
+          "where legacy relative positions begin; other tables grow as needed", {.min = 1});
 }
 
 template <class T>
@@ -272,6 +272,7 @@ EncoderSettings read_conformer(const Node& node, Problems& problems) {
   s.kind = EncoderKind::kConformer;
   s.positions = position_kind(node, conf, problems);
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
+  s.max_pos_emb_len = conf.max_pos_emb_len;
   s.activation = activation_or_identity(conf.activation);
   s.macaron = conf.macaron_style;
   s.use_cnn_module = conf.use_cnn_module;
@@ -295,6 +296,7 @@ EncoderSettings read_e_branchformer(const Node& node, Problems& problems) {
   s.kind = EncoderKind::kEBranchformer;
   s.positions = position_kind(node, conf, problems);
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
+  s.max_pos_emb_len = conf.max_pos_emb_len;
   s.activation = activation_or_identity(conf.activation);
   s.use_ffn = conf.use_ffn;
   s.macaron = conf.macaron_ffn;

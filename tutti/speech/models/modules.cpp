@@ -122,10 +122,6 @@ torch::Tensor activate(const torch::Tensor& x, Activation activation) {
   throw InternalError("activate: unknown activation");
 }
 
-torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training) {
-  return training && rate > 0 ? torch::dropout(x, rate, true) : x;
-}
-
 FeedForwardImpl::FeedForwardImpl(Build build, std::int64_t size, std::int64_t hidden,
                                  double dropout_rate, Activation activation)
     : dropout_rate_(dropout_rate), activation_(activation) {

@@ -97,7 +97,7 @@ enum class Activation { kRelu, kSwish, kTanh, kHardtanh, kSelu, kIdentity };
 Activation activation_from_name(const std::string& name);  // throws ConfigError
 torch::Tensor activate(const torch::Tensor& x, Activation activation);
 
-// torch::dropout, without a kernel when there is nothing to drop.
+// Dropout; on a CPU our own, see dropout.cpp.
 torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training);
 
 class FeedForwardImpl : public torch::nn::Module {

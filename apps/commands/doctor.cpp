@@ -1,0 +1,217 @@
+// tutti doctor: what this machine has and what each `env` would need here. Looks, changes nothing,
+// never fails.
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/command.h"
+#include "tutti/config/gpu_count.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+#include "tutti/core/units.h"
+
+namespace tutti::apps {
+namespace {
+namespace fs = std::filesystem;
+
+std::vector<fs::path> folders_of(const char* variable) {
+  std::vector<fs::path> folders;
+  const char* value = std::getenv(variable);
+  for (const auto& folder : split(value ? value : "", ':'))
+    if (!folder.empty()) folders.emplace_back(folder);
+  return folders;
+}
+
+std::string find_program(const std::string& name) {
+  for (const fs::path& folder : folders_of("PATH")) {
+    const fs::path program = folder / name;
+    if (::access(program.c_str(), X_OK) == 0) return program.string();
+  }
+  return {};
+}
+
+// The first library whose file name begins so, in the folders the loader looks into.
+std::string find_library(const std::string& prefix) {
+  std::vector<fs::path> folders = folders_of("LD_LIBRARY_PATH");
+  if (const char* torch = std::getenv("TUTTI_TORCH_ROOT"))
+    folders.push_back(fs::path(torch) / "lib");
+  for (const char* folder :
+       {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+        "/usr/lib", "/usr/local/cuda/lib64"})
+    folders.emplace_back(folder);
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+      if (it->path().filename().string().starts_with(prefix)) return it->path().string();
+  }
+  return {};
+}
+
+// One command that tells its version, and which envs it serves.
+struct Tool {
+  const char* name;
+  std::vector<std::string> version_command;
+};
+
+const std::vector<Tool>& tools() {
+  static const std::vector<Tool> kTools = {{"sbatch", {"sbatch", "--version"}},
+                                           {"srun", {"srun", "--version"}},
+                                           {"qsub", {"qsub", "--version"}},
+                                           {"qconf", {"qconf", "-help"}},
+                                           {"bsub", {"bsub", "-V"}},
+                                           {"condor_submit", {"condor_version"}},
+                                           {"msub", {"msub", "--version"}},
+                                           {"oarsub", {"oarsub", "--version"}},
+                                           {"ssh", {"ssh", "-V"}},
+                                           {"kubectl", {"kubectl", "version", "--client"}},
+                                           {"mpirun", {"mpirun", "--version"}},
+                                           {"torchrun", {}}};
+  return kTools;
+}
+
+std::string version_of(const Tool& tool) {
+  if (tool.version_command.empty()) return {};
+  const CommandResult result =
+      run_command({.argv = tool.version_command, .timeout = std::chrono::seconds(2)});
+  const std::string& text = trim(result.out).empty() ? result.err : result.out;
+  const std::string line(trim(split(std::string(trim(text)), '\n')[0]));
+  return line.size() > 100 ? line.substr(0, 100) : line;
+}
+
+Json find_tools() {
+  std::vector<std::pair<const Tool*, std::future<std::string>>> running;
+  Json out = Json::object();
+  for (const Tool& tool : tools()) {
+    const std::string path = find_program(tool.name);
+    if (path.empty()) continue;
+    out[tool.name] = {{"path", path}, {"version", ""}};
+    running.emplace_back(&tool,
+                         std::async(std::launch::async, [&tool] { return version_of(tool); }));
+  }
+  for (auto& [tool, version] : running) out[tool->name]["version"] = version.get();
+  return out;
+}
+
+Json find_gpus() {
+  Json names = Json::array();
+  std::error_code error;
+  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end;
+       it.increment(error)) {
+    try {
+      for (const auto& line : split(read_file(it->path() / "information"), '\n'))
+        if (line.starts_with("Model:")) names.push_back(std::string(trim(line.substr(6))));
+    } catch (const IoError&) {
+      names.push_back("unreadable");  // a locked-down container hides the details
+    }
+  }
+  return {{"visible", config::count_visible_gpus()}, {"names", names}};
+}
+
+Json find_libraries() {
+  Json out = Json::object();
+  for (const auto& [name, prefix] :
+       {std::pair{"libtorch", "libtorch_cpu.so"}, std::pair{"nccl", "libnccl.so"},
+        std::pair{"gloo", "libgloo.so"}, std::pair{"cuda driver", "libcuda.so"},
+        std::pair{"nvml", "libnvidia-ml.so"}}) {
+    const std::string path = find_library(prefix);
+    out[name] = path.empty() ? Json() : Json(path);
+  }
+  return out;
+}
+
+Json machine() {
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  const auto bytes = [&](unsigned long amount) {
+    return static_cast<std::uint64_t>(amount) * info.mem_unit;
+  };
+  return {{"cores", std::thread::hardware_concurrency()},
+          {"memory_bytes", bytes(info.totalram)},
+          {"free_bytes", bytes(info.freeram + info.bufferram)}};
+}
+
+// "" when the env can be used from here.
+std::string missing_for(const std::string& env, const Json& tools, const Json& gpus) {
+  const auto need = [&](const char* program) {
+    return tools.contains(program) ? std::string() : fmt::format("needs `{}` on PATH", program);
+  };
+  if (env == "local_gpu") return gpus["visible"] > 0 ? "" : "needs a visible NVIDIA GPU";
+  if (env == "slurm") return need("sbatch");
+  if (env == "pbs") return need("qsub");
+  if (env == "sge")
+    return tools.contains("qsub") && !tools.contains("qconf")
+               ? "qsub is here, but not Grid Engine's qconf"
+               : need("qsub");
+  if (env == "lsf") return need("bsub");
+  if (env == "htcondor") return need("condor_submit");
+  if (env == "moab") return need("msub");
+  if (env == "oar") return need("oarsub");
+  if (env == "ssh") return need("ssh");
+  if (env == "kube") return need("kubectl");
+  return "";
+}
+
+Json find_envs(const Json& tools, const Json& gpus) {
+  Json out = Json::object();
+  for (const char* env : {"local", "local_gpu", "slurm", "pbs", "sge", "lsf", "htcondor", "moab",
+                          "oar", "ssh", "kube"}) {
+    const std::string missing = missing_for(env, tools, gpus);
+    out[env] = {{"usable", missing.empty()}, {"needs", missing}};
+  }
+  return out;
+}
+
+void print_text(const Json& report) {
+  const Json& m = report["machine"];
+  fmt::print("machine    {} cores, {} memory ({} free)\n", m["cores"].get<unsigned>(),
+             format_bytes(m["memory_bytes"].get<std::uint64_t>()),
+             format_bytes(m["free_bytes"].get<std::uint64_t>()));
+  fmt::print("GPUs       {} visible", report["gpus"]["visible"].get<int>());
+  for (const auto& name : report["gpus"]["names"]) fmt::print(", {}", name.get<std::string>());
+  fmt::print("\nlibraries\n");
+  for (const auto& [name, path] : report["libraries"].items())
+    fmt::print("  {:<12} {}\n", name, path.is_null() ? "not found" : path.get<std::string>());
+  fmt::print("programs\n");
+  for (const auto& [name, tool] : report["programs"].items())
+    fmt::print("  {:<14} {}\n", name, tool["version"].get<std::string>());
+  fmt::print("parallel.env\n");
+  for (const auto& [env, state] : report["envs"].items())
+    fmt::print("  {:<12} {}\n", env,
+               state["usable"].get<bool>() ? "ready" : state["needs"].get<std::string>());
+}
+
+}  // namespace
+
+int run_doctor(int argc, char** argv) {
+  CLI::App app{"What this machine has, and what each parallel.env would need here", "tutti doctor"};
+  bool json = false;
+  bool quiet = false;
+  app.add_flag("--json", json, "as JSON");
+  app.add_flag("--quiet", quiet, "print nothing");
+  CLI11_PARSE(app, argc, argv);
+  Json report = {{"machine", machine()},
+                 {"gpus", find_gpus()},
+                 {"libraries", find_libraries()},
+                 {"programs", find_tools()}};
+  report["envs"] = find_envs(report["programs"], report["gpus"]);
+  if (quiet) return 0;
+  if (json)
+    std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  else
+    print_text(report);
+  return 0;
+}
+
+}  // namespace tutti::apps

@@ -1,0 +1,90 @@
+// tutti run: stages by name or number; and `tutti STAGE --config F`, one stage by its own name.
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "tutti/config/merge.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/parallel/worker.h"
+#include "tutti/systems/recognizer.h"
+#include "tutti/systems/stage.h"
+
+namespace {
+
+using namespace tutti;
+
+std::string stage_table() {
+  std::string text = "stages:\n";
+  for (const auto& stage : systems::all_stages())
+    text += fmt::format("  {} {:<18}{}\n", stage.number, stage.name, stage.summary);
+  return text;
+}
+
+// `name` is "run" or a stage's name: "tutti train" reaches this program as argv[0] "tutti train".
+int run_program(const std::string& name, int argc, char** argv) {
+  CLI::App app{name == "run" ? "Run stages of a recipe" : "Run the stage " + name, "tutti " + name};
+  app.footer(name == "run" ? stage_table() : "Overrides look like trainer.max_epochs=5, +seed=7 or ~init.");
+  systems::ContextRequest request;
+  std::vector<std::string> stages;
+  std::vector<std::filesystem::path> files;
+  int first = 0;
+  int last = 0;
+  bool dry_run = false;
+  bool quiet = false;
+  bool as_json = false;
+  std::filesystem::path pack;
+  if (name == "run") {
+    app.add_option("--stages", stages, "names, or all");
+    app.add_option("--stage", first, "first stage by number");
+    app.add_option("--stop_stage", last, "last stage by number");
+  }
+  app.add_option("--config", files, "config files of the stage; later ones merge over earlier ones");
+  app.add_option("--training_config", request.training, "training config files");
+  app.add_option("--inference_config", request.inference, "inference config files");
+  app.add_option("--metrics_config", request.metrics, "metrics config files");
+  app.add_option("--demo_config", request.demo, "demo config files");
+  app.add_flag("--dry_run", dry_run, "print the stages that would run");
+  app.add_flag("--force", request.force, "run stages again although their inputs did not change");
+  app.add_flag("--quiet", quiet, "warnings and errors only");
+  if (name == "infer") {
+    app.add_option("--model", pack, "a packed model: decode the audio files that follow");
+    app.add_flag("--json", as_json, "with --model: a JSON object per file");
+  }
+  app.add_option("overrides", request.overrides, "key=value, or audio files with --model");
+  CLI11_PARSE(app, argc, argv);
+  // `--config a.yaml key=value`: an option that takes several files also takes what follows them.
+  for (auto* list : {&files, &request.training, &request.inference, &request.metrics, &request.demo})
+    std::erase_if(*list, [&](const std::filesystem::path& word) {
+      if (!config::is_override(word.string())) return false;
+      request.overrides.push_back(word.string());
+      return true;
+    });
+  if (quiet) log::configure({.level = log::Level::kWarning});
+
+  if (!pack.empty()) return systems::recognise_files(pack, request.overrides, as_json), 0;
+
+  std::vector<systems::Stage> selected;
+  if (name != "run") selected = systems::select_stages(std::vector<std::string>{name});
+  else if (!stages.empty()) selected = systems::select_stages(stages);
+  else if (first > 0) selected = systems::select_stages(first, last > 0 ? last : first);
+  else throw ConfigError("no stage given", "use --stages NAME... or --stage N --stop_stage M");
+  systems::assign_config(selected, files, request);
+
+  systems::StageContext context = systems::load_context(request);
+  context.command = {"tutti", name};
+  context.command.insert(context.command.end(), argv + 1, argv + argc);
+  systems::run_stages(selected, context, dry_run);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;
+  const std::string invoked = argv[0];  // "tutti train", or a path when started directly
+  const auto space = invoked.rfind(' ');
+  return run_program(space == std::string::npos ? "run" : invoked.substr(space + 1), argc, argv);
+} catch (...) {  // whatever it is becomes a message and a documented exit code
+  return tutti::report_and_exit_code();
+}

@@ -1,0 +1,122 @@
+// `tutti config` and `tutti doctor` as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/subprocess.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
+
+CommandResult run_tutti(std::vector<std::string> arguments,
+                        const std::string& gpus = "0,1,2,3,4,5,6,7") {
+  arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
+  return run_command({.argv = arguments,
+                      .env = {{"CUDA_VISIBLE_DEVICES", gpus}},
+                      .timeout = std::chrono::seconds(60)});
+}
+
+TEST(ConfigCommand, ChecksEveryBlockOfTheSeeds) {
+  for (const auto& entry : fs::directory_iterator(kHere / "seeds")) {
+    const CommandResult result = run_tutti({"config", "check", entry.path().string()});
+    const bool is_mistake = entry.path().stem().string().starts_with("mistake");
+    EXPECT_EQ(result.exit_code, is_mistake ? 2 : 0) << entry.path() << "\n" << result.err;
+    if (is_mistake) EXPECT_THAT(result.err, HasSubstr(entry.path().string() + ":")) << result.err;
+  }
+}
+
+TEST(ConfigCommand, ReportsAllMistakesInOrder) {
+  const CommandResult result =
+      run_tutti({"config", "check", (kHere / "ten_mistakes.yaml").string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  std::size_t at = 0;
+  for (const char* part :
+       {":3:1: sed:", ":5:12: optimizer._target_:", ":9:3: scheduler.warmup_step:",
+        ":11:16: trainer.accelerator:", ":12:12: trainer.devices:", ":14:14: trainer.precision:",
+        ":15:15: trainer.max_epochs:", ":16:3: trainer.profiler:", ":19:14: parallel.n_workers:",
+        ":21:5: parallel.options.walltime:", ":24:19: dataloader.train.total_shards:",
+        ":25:22: dataloader.train.dist_world_size:"}) {
+    const std::size_t found = result.err.find(part, at);
+    EXPECT_NE(found, std::string::npos) << part << " not in order in\n" << result.err;
+    if (found != std::string::npos) at = found;
+  }
+}
+
+TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "parallel_slurm.yaml";
+  write_file_atomic(
+      file,
+      "parallel:\n  env: slurm\n  n_workers: 2\n  options: {cores: 1, memory: 1GB, quee: gpu}\n");
+  const CommandResult result = run_tutti({"config", "check", file.string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr(":4:37: parallel.options.quee:"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'queue'?"));
+}
+
+TEST(ConfigCommand, MoreWorkersThanGpus) {
+  const fs::path file = kHere / "seeds/multi_gpu_2_local_gpu.yaml";
+  EXPECT_EQ(run_tutti({"config", "check", file.string()}, "0,1,2,3").exit_code, 0);
+  const CommandResult result = run_tutti({"config", "check", file.string()}, "0,1");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("got 4, expected at most the number of visible GPUs = 2"));
+}
+
+TEST(ConfigCommand, ShowsTheResolvedConfig) {
+  const fs::path file = kHere / "seeds/multi_gpu_1_training.yaml";
+  const CommandResult yaml = run_tutti({"config", "show", file.string(), "num_device=2"});
+  EXPECT_EQ(yaml.exit_code, 0) << yaml.err;
+  EXPECT_THAT(yaml.out, HasSubstr("  devices: 2\n"));
+  const CommandResult json = run_tutti(
+      {"config", "show", file.string(), "+seed=7", "~num_nodes", "trainer.num_nodes=3", "--json"});
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  const Json parsed = parse_json(json.out, "show");
+  EXPECT_EQ(parsed["trainer"]["num_nodes"], 3);
+  EXPECT_EQ(parsed["seed"], 7);
+  EXPECT_EQ(run_tutti({"config", "show", file.string(), "num_devise=2"}).exit_code, 2);
+}
+
+TEST(ConfigCommand, OverlaysMerge) {
+  const CommandResult result =
+      run_tutti({"config", "show", (kHere / "seeds/parallel_config_2_local.yaml").string(),
+                 (kHere / "seeds/parallel_config_4_slurm.yaml").string(), "--json"});
+  EXPECT_EQ(parse_json(result.out, "show")["parallel"]["env"], "slurm");
+}
+
+TEST(ConfigCommand, QuietAndMissingFiles) {
+  EXPECT_EQ(run_tutti({"config", "check", "--quiet",
+                       (kHere / "seeds/multi_gpu_1_training.yaml").string()})
+                .out,
+            "");
+  const CommandResult missing = run_tutti({"config", "check", "no_such.yaml"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("no_such.yaml"));
+}
+
+TEST(ConfigCommand, TheCommittedReferenceIsUpToDate) {
+  const std::string committed = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md");
+  EXPECT_TRUE(run_tutti({"config", "reference"}).out == committed)
+      << "run: tutti config reference > docs/config-reference.md";
+}
+
+TEST(Doctor, AlwaysAnswers) {
+  const CommandResult result = run_tutti({"doctor", "--json"}, "0,1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Json report = parse_json(result.out, "doctor");
+  EXPECT_EQ(report["gpus"]["visible"], 2);
+  EXPECT_TRUE(report["envs"]["local"]["usable"].get<bool>());
+  EXPECT_GT(report["machine"]["memory_bytes"].get<std::uint64_t>(), 0U);
+  EXPECT_EQ(run_tutti({"doctor"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,268 @@
+// `tutti launch` and ranks as real processes, with real faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+
+namespace tutti::launch {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using namespace std::chrono_literals;
+
+const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+const std::string kProbe = TUTTI_BIN_DIR "/launch_probe";
+
+bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 60s) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+// Running and not a zombie.
+bool alive(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string id;
+  std::string name;
+  std::string state;
+  stat >> id >> name >> state;
+  return stat && state != "Z" && state != "X";
+}
+
+std::optional<pid_t> read_pid(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  pid_t pid = 0;
+  if (!(file >> pid)) return std::nullopt;
+  return pid;
+}
+
+std::vector<std::string> launch(int nproc, std::vector<std::string> command,
+                                std::vector<std::string> extra = {}) {
+  std::vector<std::string> argv = {kTutti, "launch", "--nproc_per_node", std::to_string(nproc)};
+  argv.insert(argv.end(), extra.begin(), extra.end());
+  argv.push_back("--");
+  argv.insert(argv.end(), command.begin(), command.end());
+  return argv;
+}
+
+CommandResult run(const std::vector<std::string>& argv,
+                  std::map<std::string, std::string> env = {}) {
+  return run_command({.argv = argv, .env = std::move(env), .timeout = 100s});
+}
+
+// The text after the last blank line: what is printed last and alone.
+std::string last_block(const std::string& text) {
+  const std::size_t at = text.rfind("\n\n");
+  return at == std::string::npos ? text : text.substr(at + 2);
+}
+
+TEST(Launch, RanksTrainTogetherAndTheTableIsPrinted) {
+  TempFolder folder;
+  const auto result = run(launch(3, {kProbe, folder.path(), "50"}));
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[rank 0] rank  host"), HasSubstr("tutti launch")));
+  EXPECT_EQ(read_file(folder.path() / "rank-2.done"), "3 2 0 1 0 tutti launch");
+}
+
+TEST(Launch, ProbeStartsItsOwnRanks) {
+  TempFolder folder;
+  const auto result = run({kProbe, folder.path(), "20"}, {{"PROBE_DEVICES", "2"}});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(read_file(folder.path() / "rank-1.done"), "2 1 0 1 0 tutti");
+}
+
+TEST(Launch, FirstFailingRanksErrorIsLastAndAloneWithItsExitCode) {
+  TempFolder folder;
+  const auto result = run(launch(3, {kProbe, folder.path(), "1000000", "exit3", "1", "20"}));
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_THAT(last_block(result.err), AllOf(HasSubstr("rank 1 on "), HasSubstr("exit code 3"),
+                                            HasSubstr("cannot go on: bad data"),
+                                            Not(HasSubstr("rank 0")), Not(HasSubstr("rank 2"))));
+}
+
+TEST(Launch, ThrownErrorReachesTheOtherRanks) {
+  TempFolder folder;
+  const auto result = run(launch(2, {kProbe, folder.path(), "1000000", "throw", "0", "20"}));
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kData)) << result.describe();
+  EXPECT_THAT(last_block(result.err),
+              AllOf(HasSubstr("rank 0 on "), HasSubstr("utt_7: file is truncated")));
+}
+
+TEST(Launch, KilledRankIsNamedAndEndsTheRun) {
+  TempFolder folder;
+  const auto result = run(launch(3, {kProbe, folder.path(), "1000000", "kill", "2", "20"}));
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.describe();
+  EXPECT_THAT(last_block(result.err), AllOf(HasSubstr("rank 2 on "), HasSubstr("SIGKILL")));
+}
+
+TEST(Launch, StoppedRankIsNamedWithWhatItWasDoing) {
+  TempFolder folder;
+  const auto result = run(launch(3, {kProbe, folder.path(), "1000000", "stop", "1", "20"}));
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCommunication)) << result.describe();
+  EXPECT_THAT(last_block(result.err),
+              AllOf(HasSubstr("rank 1 ("), HasSubstr("silent"), HasSubstr("agree at step 19")));
+  EXPECT_FALSE(alive(read_pid(folder.path() / "rank-1.pid").value()));
+}
+
+TEST(Launch, StoppedRankZeroIsNamedToo) {
+  TempFolder folder;
+  const auto result = run(launch(2, {kProbe, folder.path(), "1000000", "stop", "0", "20"}));
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCommunication)) << result.describe();
+  EXPECT_THAT(last_block(result.err), AllOf(HasSubstr("rank 0 ("), HasSubstr("silent")));
+}
+
+TEST(Launch, HangingRankIsNamedWithItsPhase) {
+  TempFolder folder;
+  const auto result = run(launch(2, {kProbe, folder.path(), "1000000", "hang", "1", "20"}));
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCommunication)) << result.describe();
+  EXPECT_THAT(result.err, AllOf(HasSubstr("agree at step 20"), HasSubstr("for: rank 1 ("),
+                                HasSubstr("last doing: agree at step 19")));
+}
+
+TEST(Launch, NoOrphanSurvivesKillOfTheAgent) {
+  TempFolder folder;
+  // Each rank is a shell with a child of its own that ignores the polite signals.
+  const std::string script = "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > " +
+                             folder.path().string() +
+                             "/child-$RANK; while :; do sleep 1000; done' & echo $$ > " +
+                             folder.path().string() + "/shell-$RANK; wait; sleep 1000";
+  Process agent = Process::start(
+      {.argv = launch(2, {"sh", "-c", script}), .stdout_path = folder.path() / "out"});
+  std::vector<pid_t> pids;
+  for (const char* name : {"child-0", "child-1", "shell-0", "shell-1"}) {
+    ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); })) << name;
+    pids.push_back(*read_pid(folder.path() / name));
+  }
+  ASSERT_EQ(::kill(agent.pid(), SIGKILL), 0);
+  for (const pid_t pid : pids) EXPECT_TRUE(wait_until([&] { return !alive(pid); })) << pid;
+}
+
+TEST(Launch, SignalsArePassedOnAndStubbornRanksAreKilledAfterTheGrace) {
+  TempFolder folder;
+  const std::string script = "trap 'echo got usr1 > " + folder.path().string() +
+                             "/usr1-$RANK' USR1; trap '' TERM; echo $$ > " +
+                             folder.path().string() + "/pid-$RANK; while :; do sleep 0.05; done";
+  Process agent = Process::start(
+      {.argv = launch(2, {"sh", "-c", script}, {"--grace", "0.3", "--max_restarts", "5"}),
+       .stdout_path = folder.path() / "out"});
+  for (const char* name : {"pid-0", "pid-1"}) {
+    ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
+  }
+  ::kill(agent.pid(), SIGUSR1);
+  EXPECT_TRUE(wait_until([&] { return std::filesystem::exists(folder.path() / "usr1-1"); }));
+  ::kill(agent.pid(), SIGTERM);
+  const auto status = agent.wait_for(60s);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->exit_code, 128 + SIGKILL);
+  EXPECT_FALSE(alive(*read_pid(folder.path() / "pid-0")));
+}
+
+TEST(Launch, RestartsUntilItWorks) {
+  TempFolder folder;
+  const std::string script =
+      "[ $TUTTI_RESTART_COUNT = 2 ] || { echo try $TUTTI_RESTART_COUNT failed >&2; exit 9; }; "
+      "echo done after $TORCHELASTIC_RESTART_COUNT";
+  const auto result = run(launch(2, {"sh", "-c", script}, {"--max_restarts", "3"}));
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_THAT(result.out, HasSubstr("done after 2"));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 3"));
+}
+
+TEST(Launch, GivesUpWhenRestartsAreSpent) {
+  TempFolder folder;
+  const std::string script = "echo x >> " + folder.path().string() + "/tries; exit 9";
+  const auto result = run(launch(1, {"sh", "-c", script}, {"--max_restarts", "2"}));
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_EQ(read_file(folder.path() / "tries"), "x\nx\nx\n");
+}
+
+TEST(Launch, StopOnRequestIsNotRestarted) {
+  TempFolder folder;
+  const std::string script = "echo x >> " + folder.path().string() + "/tries-$RANK; exit 85";
+  const auto result = run(launch(2, {"sh", "-c", script}, {"--max_restarts", "2"}));
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kStoppedResumable));
+  EXPECT_EQ(read_file(folder.path() / "tries-0"), "x\n");
+}
+
+TEST(Launch, RestartedRanksMeetAgain) {
+  TempFolder folder;
+  const std::string script = "if [ $TUTTI_RESTART_COUNT = 0 ]; then exec " + kProbe + " " +
+                             folder.path().string() + " 1000000 kill 1 5; else exec " + kProbe +
+                             " " + folder.path().string() + " 20; fi";
+  const auto result = run(launch(2, {"sh", "-c", script}, {"--max_restarts", "1"}));
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(read_file(folder.path() / "rank-1.done"), "2 1 0 1 1 tutti launch");
+}
+
+TEST(Launch, LongAndUnfinishedLinesComeThrough) {
+  const auto result =
+      run(launch(2, {"sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; printf 'no newline'"}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), 'x'), 400000);
+  EXPECT_THAT(result.out, HasSubstr("no newline\n"));
+}
+
+TEST(Launch, BadNumbersAreConfigErrors) {
+  EXPECT_EQ(run(launch(0, {"true"})).exit_code, 2);
+  EXPECT_EQ(run(launch(1, {"true"}, {"--nnodes", "2", "--node_rank", "2"})).exit_code, 2);
+  EXPECT_EQ(run(launch(1, {"true"}, {"--nnodes", "2"})).exit_code, 2);
+  EXPECT_EQ(run({kTutti, "launch", "--nproc_per_node", "2"}).exit_code, 2);
+  EXPECT_EQ(run(launch(1, {"/no/such/program"})).exit_code, 4);
+}
+
+class TwoNodes : public testing::Test {
+ protected:
+  // Both agents on this machine, meeting through the folder.
+  std::vector<CommandResult> run_both(const std::vector<std::string>& command,
+                                      std::vector<std::string> extra = {}) {
+    std::vector<CommandResult> results(2);
+    std::vector<std::thread> threads;
+    for (int node = 0; node < 2; ++node) {
+      threads.emplace_back([&, node] {
+        std::vector<std::string> options = {
+            "--nnodes", "2", "--node_rank", std::to_string(node), "--run_folder", folder_.path()};
+        options.insert(options.end(), extra.begin(), extra.end());
+        results[node] = run(launch(2, command, options));
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return results;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(TwoNodes, TrainTogether) {
+  const auto results = run_both({kProbe, folder_.path(), "50"});
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(read_file(folder_.path() / "rank-3.done"), "4 1 1 2 0 tutti launch");
+}
+
+TEST_F(TwoNodes, FailureOnOneIsKnownOnBoth) {
+  const auto results = run_both({kProbe, folder_.path(), "1000000", "exit3", "3", "10"});
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 3) << result.describe();
+    EXPECT_THAT(last_block(result.err), AllOf(HasSubstr("rank 3 on "), HasSubstr("bad data")));
+  }
+}
+
+TEST_F(TwoNodes, RestartTogether) {
+  const std::string script = "[ $TUTTI_RESTART_COUNT = 1 ] && exec " + kProbe + " " +
+                             folder_.path().string() + " 20; [ $RANK = 0 ] && exit 7; sleep 1000";
+  const auto results = run_both({"sh", "-c", script}, {"--max_restarts", "1"});
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.describe();
+}
+
+}  // namespace
+}  // namespace tutti::launch

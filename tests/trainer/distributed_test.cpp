@@ -1,0 +1,242 @@
+// Several ranks as real processes on this machine: equal results, and every fault ends the run in
+// seconds with the right rank named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "tutti/core/file.h"
+#include "tutti/core/random.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/trainer/checkpoint/safetensors.h"
+#include "tutti/trainer/checkpoint/store.h"
+
+namespace tutti::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+struct Ranks {
+  std::vector<Process> processes;
+  std::vector<fs::path> logs;
+
+  std::string log(int rank) const { return read_file(logs[static_cast<std::size_t>(rank)]); }
+  // Exit statuses; kills what is left after `limit`, which fails the test.
+  std::vector<ExitStatus> wait(std::chrono::seconds limit = std::chrono::seconds(90)) {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    std::vector<ExitStatus> out;
+    for (std::size_t i = 0; i < processes.size(); ++i) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          deadline - std::chrono::steady_clock::now());
+      const auto status = processes[i].wait_for(std::max(left, std::chrono::milliseconds(1)));
+      if (!status) ADD_FAILURE() << "rank " << i << " still runs:\n" << log(static_cast<int>(i));
+      out.push_back(status.value_or(ExitStatus{-1, SIGALRM}));
+    }
+    return out;
+  }
+};
+
+int g_start = 0;  // distinguishes several starts in one folder, as a restart count does
+
+Ranks start(const fs::path& dir, int world_size, const Words& words) {
+  Ranks ranks;
+  ++g_start;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Words argv = {std::string(TUTTI_BIN_DIR) + "/trainer_rank", "dir=" + dir.string()};
+    argv.insert(argv.end(), words.begin(), words.end());
+    const fs::path log = dir / ("log-" + std::to_string(g_start) + "-" + std::to_string(rank));
+    ranks.logs.push_back(log);
+    ranks.processes.push_back(Process::start({.argv = argv,
+                                              .env = {{"RANK", std::to_string(rank)},
+                                                      {"WORLD_SIZE", std::to_string(world_size)},
+                                                      {"RUN_ID", "test-" + std::to_string(g_start)},
+                                                      {"OMP_NUM_THREADS", "1"}},
+                                              .stdout_path = log}));
+  }
+  return ranks;
+}
+
+void expect_all_ok(Ranks& ranks) {
+  const auto statuses = ranks.wait();
+  for (std::size_t i = 0; i < statuses.size(); ++i)
+    EXPECT_TRUE(statuses[i].ok()) << statuses[i].describe() << "\n"
+                                  << ranks.log(static_cast<int>(i));
+}
+
+TensorMap final_weights(const fs::path& dir, int rank = 0) {
+  return read_safetensors(dir / ("final-" + std::to_string(rank) + ".safetensors"));
+}
+
+double largest_difference(const TensorMap& a, const TensorMap& b) {
+  double largest = 0;
+  for (const auto& [name, tensor] : a)
+    largest = std::max(largest, (tensor - b.at(name)).abs().max().item<double>());
+  return largest;
+}
+
+TensorMap train(const fs::path& dir, int world_size, const Words& words) {
+  make_folders(dir);
+  Ranks ranks = start(dir, world_size, words);
+  expect_all_ok(ranks);
+  for (int rank = 1; rank < world_size; ++rank)  // replicas never drift
+    EXPECT_EQ(largest_difference(final_weights(dir, 0), final_weights(dir, rank)), 0);
+  return final_weights(dir);
+}
+
+TEST(Ddp, WorldSizeAndAccumulationDoNotChangeTheResult) {
+  TempFolder folder;
+  const auto one = train(folder.path() / "w1", 1, {"steps=20", "batches=20", "batch=8"});
+  const auto two = train(folder.path() / "w2", 2, {"steps=20", "batches=40", "batch=4"});
+  const auto accumulated =
+      train(folder.path() / "acc", 1, {"steps=20", "batches=40", "batch=4", "accum=2"});
+  const auto both = train(folder.path() / "both", 2,
+                          {"steps=20", "batches=80", "batch=2", "accum=2", "clip=100"});
+  EXPECT_LT(largest_difference(one, two), 1e-12);
+  EXPECT_LT(largest_difference(one, accumulated), 1e-12);
+  EXPECT_LT(largest_difference(one, both), 1e-12);
+}
+
+TEST(Ddp, ClippingIsTheSameForAnyWorldSize) {
+  TempFolder folder;
+  const auto one =
+      train(folder.path() / "w1", 1, {"steps=10", "batches=20", "batch=8", "clip=0.05"});
+  const auto two =
+      train(folder.path() / "w2", 2, {"steps=10", "batches=40", "batch=4", "clip=0.05"});
+  EXPECT_LT(largest_difference(one, two), 1e-12);
+}
+
+// Starts two ranks with a fault on rank 1 and returns rank 0's last words.
+std::string fault_seen_by_rank_zero(const std::string& fault, const Words& more = {},
+                                    bool rank_one_hangs = false) {
+  TempFolder folder;
+  Words words = {"fault=" + fault, "fault_rank=1", "steps=2000", "epochs=200"};
+  words.insert(words.end(), more.begin(), more.end());
+  Ranks ranks = start(folder.path(), 2, words);
+  const auto status = ranks.processes[0].wait_for(std::chrono::seconds(60));
+  EXPECT_TRUE(status) << ranks.log(0);
+  EXPECT_FALSE(status && status->ok()) << ranks.log(0);
+  if (rank_one_hangs) ranks.processes[1].signal_group(SIGKILL);
+  EXPECT_FALSE(ranks.wait()[1].ok());
+  return ranks.log(0);
+}
+
+TEST(Faults, KilledRankIsNamed) {
+  EXPECT_THAT(fault_seen_by_rank_zero("kill"), HasSubstr("rank 1"));
+}
+
+TEST(Faults, StoppedRankIsNamed) {
+  EXPECT_THAT(fault_seen_by_rank_zero("stop", {}, true), HasSubstr("rank 1"));
+}
+
+TEST(Faults, ExceptionReachesTheOthersWithItsText) {
+  const std::string log = fault_seen_by_rank_zero("throw");
+  EXPECT_THAT(log, HasSubstr("rank 1"));
+  EXPECT_THAT(log, HasSubstr("utt_13: the transcript is empty"));
+}
+
+TEST(Faults, DifferentModelIsNamedWithTheDifference) {
+  const std::string log = fault_seen_by_rank_zero("shape");
+  EXPECT_THAT(log, HasSubstr("rank 1 built another model"));
+  EXPECT_THAT(log, HasSubstr("extra [3, 2]"));
+}
+
+TEST(Faults, DifferentPlanIsNamed) {
+  EXPECT_THAT(fault_seen_by_rank_zero("plan"), HasSubstr("rank 1 has 19 batches, rank 0 has 20"));
+}
+
+TEST(Faults, NanLossIsDroppedEverywhereThenFatal) {
+  const std::string log = fault_seen_by_rank_zero("nan", {"max_nonfinite=4"});
+  EXPECT_THAT(log, HasSubstr("dropped on all ranks: the loss of rank 1 is not finite"));
+  EXPECT_THAT(log, HasSubstr("the loss of rank 1 was NaN or infinite in 4 steps in a row"));
+}
+
+TEST(Faults, OutOfMemoryIsDroppedEverywhereThenFatal) {
+  const std::string log = fault_seen_by_rank_zero("oom", {"max_oom=3"});
+  EXPECT_THAT(log, HasSubstr("dropped on all ranks: rank 1 ran out of memory"));
+  EXPECT_THAT(log, HasSubstr("rank 1 ran out of memory in 3 steps in a row"));
+}
+
+TEST(Faults, UnusedParametersAreListedBeforeTheStep) {
+  const std::string log = fault_seen_by_rank_zero("unused");
+  EXPECT_THAT(log, HasSubstr("rank 1: 3 of 4 parameters got no gradient"));
+  EXPECT_THAT(log, HasSubstr("first.weight"));
+}
+
+TEST(Faults, UnusedParametersAreAllowedWhenAskedFor) {
+  TempFolder folder;
+  train(folder.path(), 2,
+        {"fault=unused", "fault_rank=1", "strategy=ddp_find_unused_parameters_true"});
+}
+
+TEST(Faults, ExhaustedDataOnOneRankIsNamedAndTheEpochFinished) {
+  TempFolder folder;
+  Ranks ranks =
+      start(folder.path(), 2, {"fault=exhausted", "fault_rank=1", "epochs=1", "steps=-1"});
+  expect_all_ok(ranks);
+  EXPECT_THAT(ranks.log(0), HasSubstr("no data left on rank 1 after 17 batches"));
+  EXPECT_THAT(ranks.log(0), HasSubstr("done steps=20"));
+}
+
+TEST(Resume, AfterKillAtARandomStepIsBitwiseEqual) {
+  TempFolder folder;
+  const Words common = {"epochs=3",    "steps=-1",      "batches=20",
+                        "dropout=0.2", "checkpoints=1", "save_every=1"};
+  const auto whole = train(folder.path() / "whole", 2, common);
+  Random random({static_cast<std::uint64_t>(::getpid())});
+  const int step = 2 + static_cast<int>(random.below(26));
+  SCOPED_TRACE("killed in step " + std::to_string(step));
+  const fs::path dir = folder.path() / "killed";
+  make_folders(dir);
+  Words words = common;
+  for (const char* word : {"fault=kill", "fault_rank=1"}) words.push_back(word);
+  words.push_back("fault_step=" + std::to_string(step));
+  Ranks killed = start(dir, 2, words);
+  for (const ExitStatus& status : killed.wait()) EXPECT_FALSE(status.ok());
+  const auto resumed = train(dir, 2, common);
+  EXPECT_EQ(largest_difference(whole, resumed), 0);
+}
+
+TEST(Resume, WithAnotherWorldSize) {
+  TempFolder folder;
+  const fs::path dir = folder.path();
+  // Two ranks, batches of 4: stops in the middle of the first epoch; then one rank goes on.
+  train(dir, 2, {"steps=6", "epochs=2", "batches=20", "checkpoints=1"});
+  Ranks ranks = start(dir, 1, {"steps=-1", "epochs=2", "batches=20", "checkpoints=1"});
+  expect_all_ok(ranks);
+  EXPECT_THAT(ranks.log(0), HasSubstr("epoch 0, batch 12, step 6"));
+  EXPECT_THAT(ranks.log(0), HasSubstr("the world size changed from 2 to 1"));
+  EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
+}
+
+TEST(Resume, DamagedNewestCheckpointFallsBack) {
+  TempFolder folder;
+  const Words common = {"epochs=2", "steps=-1", "batches=20", "checkpoints=1", "save_every=4"};
+  const auto whole = train(folder.path(), 2, common);
+  const auto newest = CheckpointStore::newest(folder.path() / "checkpoints");
+  ASSERT_TRUE(newest);
+  fs::resize_file(newest->folder / "model.safetensors", 300);
+  Ranks ranks = start(folder.path(), 2, common);
+  expect_all_ok(ranks);
+  EXPECT_THAT(ranks.log(0), HasSubstr("cannot be used"));
+  EXPECT_EQ(largest_difference(whole, final_weights(folder.path())), 0);
+}
+
+TEST(Preemption, SigtermOnOneRankStopsAllAfterTheSameStepAndResumes) {
+  TempFolder folder;
+  const Words common = {"epochs=2", "steps=-1", "batches=20", "checkpoints=1", "dropout=0.2"};
+  const auto whole = train(folder.path() / "whole", 2, common);
+  const fs::path dir = folder.path() / "stopped";
+  make_folders(dir);
+  Words words = common;
+  for (const char* word : {"fault=sigterm", "fault_rank=1", "fault_step=6"}) words.push_back(word);
+  Ranks stopped = start(dir, 2, words);
+  for (const ExitStatus& status : stopped.wait()) EXPECT_EQ(status.exit_code, 85) << stopped.log(0);
+  EXPECT_EQ(largest_difference(whole, train(dir, 2, common)), 0);
+}
+
+}  // namespace
+}  // namespace tutti::trainer

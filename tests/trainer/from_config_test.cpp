@@ -1,0 +1,101 @@
+// The training config becomes what fit() takes; mistakes are reported together.
+#include "tutti/trainer/from_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/config/load.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+TrainingPlan plan_of(const std::string& yaml, const std::filesystem::path& exp_dir = "exp",
+                     int rank = 1) {
+  return plan_training(config::parse_yaml(yaml, "training.yaml"),
+                       {.exp_dir = exp_dir, .rank = rank});
+}
+
+TEST(FromConfig, ReadsTheSeedsNames) {
+  const TrainingPlan plan = plan_of(R"(
+seed: 7
+optimizer: {_target_: torch.optim.AdamW, lr: 0.002, betas: [0.9, 0.98], weight_decay: 0.001}
+scheduler: {_target_: espnet2.schedulers.warmup_lr.WarmupLR, warmup_steps: 15000}
+best_model_criterion: [[valid/acc, 10, max]]
+trainer:
+  strategy: ddp_find_unused_parameters_true
+  precision: bf16-mixed
+  accumulate_grad_batches: 4
+  gradient_clip_val: 5.0
+  max_epochs: 50
+  limit_train_batches: 100
+  limit_val_batches: 0.5
+  callbacks:
+    - {_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: valid/acc, mode: max}
+)");
+  EXPECT_EQ(plan.loop.seed, 7u);
+  ASSERT_EQ(plan.optimizers.size(), 1u);
+  EXPECT_EQ(plan.optimizers[0].options.kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(plan.optimizers[0].options.beta2, 0.98);
+  EXPECT_EQ(plan.optimizers[0].schedule.kind, ScheduleKind::kWarmup);
+  EXPECT_EQ(plan.optimizers[0].schedule.warmup_steps, 15000);
+  ASSERT_EQ(plan.criteria.size(), 1u);
+  EXPECT_EQ(plan.criteria[0].keep, 10);
+  EXPECT_EQ(plan.criteria[0].better, Better::kHigher);
+  EXPECT_EQ(plan.strategy_name(), "ddp_find_unused_parameters_true");
+  EXPECT_EQ(plan.loop.precision, PrecisionMode::kBf16Mixed);
+  EXPECT_EQ(plan.loop.accumulate_grad_batches, 4);
+  EXPECT_EQ(plan.loop.gradient_clip_val, 5.0);
+  EXPECT_EQ(plan.loop.limit_train_batches.of(1000, "x"), 100);
+  EXPECT_EQ(plan.loop.limit_val_batches.of(1000, "x"), 500);
+  EXPECT_EQ(plan.callbacks.size(), 1u);
+  EXPECT_TRUE(plan.loggers.empty());  // rank 1
+  EXPECT_EQ(plan.loop.checkpoint_folder, "exp/checkpoints");
+}
+
+TEST(FromConfig, LoggersAreMadeOnRankZero) {
+  TempFolder folder;
+  const TrainingPlan plan = plan_of(
+      "optimizer: {_target_: torch.optim.SGD, lr: 0.1}\n"
+      "trainer: {max_epochs: 1, logger: {_target_: "
+      "lightning.pytorch.loggers.TensorBoardLogger, save_dir: " +
+          folder.path().string() + ", name: tb}}\n",
+      folder.path(), 0);
+  EXPECT_FALSE(plan.loggers.empty());
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path() / "tb"));
+}
+
+TEST(FromConfig, NamedOptimizersNeedMatchingNames) {
+  const TrainingPlan plan = plan_of(R"(
+optimizers:
+  generator: {optimizer: {_target_: torch.optim.Adam, lr: 0.1}, params: generator}
+  critic: {optimizer: {_target_: torch.optim.SGD, lr: 0.2}, params: critic}
+schedulers:
+  generator: {scheduler: {_target_: espnet2.schedulers.noam_lr.NoamLR}, interval: step}
+trainer: {max_epochs: 1}
+)");
+  ASSERT_EQ(plan.optimizers.size(), 2u);
+  EXPECT_EQ(plan.optimizers[0].name, "generator");
+  EXPECT_EQ(plan.optimizers[0].schedule.kind, ScheduleKind::kNoam);
+  EXPECT_EQ(plan.optimizers[1].params, "critic");
+}
+
+TEST(FromConfig, AllMistakesAtOnce) {
+  try {
+    plan_of(
+        "optimizer: {_target_: torch.optim.Adamm}\n"
+        "scheduler: {_target_: espnet2.schedulers.warmup_lr.WarmupLR, warmup_step: 3}\n"
+        "trainer: {max_epochs: 1}\n");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("training.yaml:1"));
+    EXPECT_THAT(error.what(), HasSubstr("torch.optim.Adam"));
+    EXPECT_THAT(error.what(), HasSubstr("warmup_steps"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::trainer

@@ -1,0 +1,90 @@
+// Loggers: files that TensorBoard, spreadsheets and jq can read.
+#include "tutti/trainer/loggers/logger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tutti/core/crc32c.h"
+#include "tutti/core/file.h"
+
+namespace tutti::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Splits a TFRecord file into its payloads, checking both checksums of each record.
+std::vector<std::string> records(const std::string& file) {
+  const auto masked = [](const std::string& bytes) {
+    const std::uint32_t crc = crc32c(bytes);
+    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+  };
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < file.size();) {
+    std::uint64_t length = 0;
+    std::uint32_t length_crc = 0, data_crc = 0;
+    std::memcpy(&length, file.data() + at, 8);
+    std::memcpy(&length_crc, file.data() + at + 8, 4);
+    EXPECT_EQ(length_crc, masked(file.substr(at, 8)));
+    out.push_back(file.substr(at + 12, length));
+    std::memcpy(&data_crc, file.data() + at + 12 + length, 4);
+    EXPECT_EQ(data_crc, masked(out.back()));
+    at += 16 + length;
+  }
+  return out;
+}
+
+TEST(TensorBoard, WritesRecordsWithTagStepAndValue) {
+  TempFolder folder;
+  {
+    const auto logger = make_tensorboard_logger(folder.path() / "tb");
+    logger->log({300, 1}, {{"train/loss", 1.5}});
+    logger->flush();
+  }
+  const fs::path path = *fs::directory_iterator(folder.path() / "tb");
+  EXPECT_THAT(path.filename().string(), testing::StartsWith("events.out.tfevents."));
+  const auto all = records(read_file(path));
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_THAT(all[0], testing::EndsWith(std::string("\x1a\x0d") + "brain.Event:2"));
+  // wall_time, then step 300 as a varint, then summary{value{tag, simple_value}}.
+  const std::string expected = std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0a", 9) +
+                               "train/loss" + std::string("\x15\x00\x00\xc0\x3f", 5);
+  EXPECT_EQ(all[1].substr(9), expected);
+}
+
+TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {
+  TempFolder folder;
+  {
+    const auto logger = make_csv_logger(folder.path());
+    logger->log({1, 0}, {{"a", 0.5}});
+    logger->log({2, 0}, {{"a", 0.25}});
+  }
+  {
+    const auto logger = make_csv_logger(folder.path());
+    logger->log({3, 1}, {{"a", 1}, {"b", 2}});
+    logger->log({4, 1}, {{"b", 3}});
+  }
+  EXPECT_EQ(read_file(folder.path() / "metrics.csv"),
+            "step,epoch,a,b\n1,0,0.5,\n2,0,0.25,\n3,1,1,2\n4,1,,3\n");
+}
+
+TEST(Jsonl, OneObjectPerLine) {
+  TempFolder folder;
+  const auto logger = make_jsonl_logger(folder.path() / "m.jsonl");
+  logger->log({7, 2}, {{"valid/loss", 0.5}});
+  EXPECT_EQ(read_file(folder.path() / "m.jsonl"), "{\"step\":7,\"epoch\":2,\"valid/loss\":0.5}\n");
+}
+
+TEST(MetricSums, MeansAreExactForUnequalWeights) {
+  // Lightning's sync_dist gives 1.8333 for this: 4 and 3 samples with sums 5.5 and 5.5.
+  MetricSums a, b;
+  a.add("m", 5.5, 4);
+  b.add("m", 5.5, 3);
+  a.add(b);
+  EXPECT_DOUBLE_EQ(a.means().at("m"), 11.0 / 7.0);
+  EXPECT_DOUBLE_EQ(MetricSums::from_json(a.to_json()).means().at("m"), 11.0 / 7.0);
+}
+
+}  // namespace
+}  // namespace tutti::trainer

@@ -1,0 +1,290 @@
+// The loop in one process: learning, limits, accumulation, resume, NaN and OOM policies.
+#include "tutti/trainer/loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/trainer/toy.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+struct SmallRun {
+  std::unique_ptr<Control> control = make_local_control();
+  std::unique_ptr<Strategy> strategy = make_single_strategy();
+  toy::Model model{0.0};
+  std::unique_ptr<MemorySource> train = std::make_unique<MemorySource>(toy::batches(10, 4), 0, 1);
+  std::unique_ptr<MemorySource> valid = std::make_unique<MemorySource>(toy::batches(3, 4), 0, 1);
+  LoopSettings settings;
+  std::vector<Criterion> criteria;
+  std::vector<Callback*> callbacks;
+  ScheduleOptions schedule;
+
+  SmallRun() {
+    settings.precision = PrecisionMode::k64;
+    settings.max_epochs = 2;
+    settings.show_progress = false;
+  }
+  FitResult run(TrainableModel* other = nullptr) {
+    OptimizerSpec spec;
+    spec.options.lr = 0.01;
+    spec.schedule = schedule;
+    FitInputs inputs{.model = other ? *other : model,
+                     .train = *train,
+                     .valid = valid.get(),
+                     .strategy = *strategy,
+                     .control = *control,
+                     .settings = settings,
+                     .optimizers = {spec},
+                     .criteria = criteria,
+                     .callbacks = callbacks};
+    return fit(inputs);
+  }
+  at::Tensor weights(TrainableModel* other = nullptr) {
+    std::vector<at::Tensor> all;
+    for (const auto& [name, p] : (other ? *other : model).named_parameters())
+      all.push_back(p.detach().flatten());
+    return at::cat(all);
+  }
+};
+
+TEST(Loop, LearnsAndCounts) {
+  SmallRun s;
+  s.settings.max_epochs = 30;
+  const FitResult result = s.run();
+  EXPECT_EQ(result.end, FitEnd::kDone);
+  EXPECT_EQ(result.epochs, 30);
+  EXPECT_EQ(result.steps, 300);
+  EXPECT_LT(result.last_validation.at("valid/loss"), 0.2);
+}
+
+TEST(Loop, MaxStepsCountsOptimizerSteps) {
+  SmallRun s;
+  s.settings.max_epochs = -1;
+  s.settings.max_steps = 7;
+  s.settings.accumulate_grad_batches = 3;  // windows of 3, 3, 3, 1 batches
+  const FitResult result = s.run();
+  EXPECT_EQ(result.steps, 7);
+  EXPECT_EQ(result.epochs, 1);
+}
+
+TEST(Loop, AccumulationEqualsLargerBatch) {
+  SmallRun big, small;
+  big.train = std::make_unique<MemorySource>(toy::batches(20, 8), 0, 1);
+  small.train = std::make_unique<MemorySource>(toy::batches(40, 4), 0, 1);
+  small.settings.accumulate_grad_batches = 2;
+  big.settings.max_epochs = small.settings.max_epochs = 1;
+  big.settings.gradient_clip_val = small.settings.gradient_clip_val = 0.5;
+  EXPECT_EQ(big.run().steps, small.run().steps);
+  EXPECT_LT((big.weights() - small.weights()).abs().max().item<double>(), 1e-12);
+}
+
+TEST(Loop, MeanOfMeansWeighsUnequalBatchesEqually) {
+  // Two micro-batches of 1 and 3 examples: the two reductions must differ, and `global` must equal
+  // one batch of 4.
+  const auto all = toy::batches(1, 4);
+  std::vector<Batch> uneven(2);
+  for (const char* key : {"x", "y"}) {
+    uneven[0].tensors[key] = all[0].tensors.at(key).narrow(0, 0, 1);
+    uneven[1].tensors[key] = all[0].tensors.at(key).narrow(0, 1, 3);
+  }
+  std::vector<at::Tensor> weights;
+  for (const int mode : {0, 1, 2}) {
+    SmallRun s;
+    s.settings.max_steps = 1;
+    s.valid.reset();
+    if (mode > 0) {
+      s.train = std::make_unique<MemorySource>(uneven, 0, 1);
+      s.settings.accumulate_grad_batches = 2;
+    } else {
+      s.train = std::make_unique<MemorySource>(all, 0, 1);
+    }
+    if (mode == 2) s.settings.loss_reduction = LossReduction::kMeanOfMeans;
+    s.run();
+    weights.push_back(s.weights());
+  }
+  EXPECT_LT((weights[0] - weights[1]).abs().max().item<double>(), 1e-12);
+  EXPECT_GT((weights[0] - weights[2]).abs().max().item<double>(), 1e-6);
+}
+
+TEST(Loop, ResumesBitExactFromTheMiddleOfAnEpoch) {
+  TempFolder folder;
+  SmallRun whole;
+  whole.model = toy::Model(0.3);
+  whole.settings.max_epochs = 3;
+  whole.run();
+
+  SmallRun first;
+  first.model = toy::Model(0.3);
+  first.settings.max_epochs = 3;
+  first.settings.max_steps = 14;  // in the middle of epoch 1
+  first.settings.checkpoint_folder = folder.path();
+  first.run();
+
+  SmallRun second;
+  second.model = toy::Model(0.3, /*seed=*/1234);  // other weights, to be replaced
+  second.settings.max_epochs = 3;
+  second.settings.checkpoint_folder = folder.path();
+  const FitResult result = second.run();
+  EXPECT_EQ(result.steps, 30);
+  EXPECT_TRUE(whole.weights().equal(second.weights()));
+}
+
+// A model that misbehaves in chosen steps.
+class BadModel final : public toy::Model {
+ public:
+  enum class Fault { kNan, kOutOfMemory };
+  BadModel(Fault fault, int first, int last) : fault_(fault), first_(first), last_(last) {}
+  StepOutput training_step(const Batch& batch) override {
+    const int call = calls_++;
+    auto out = toy::Model::training_step(batch);
+    if (call < first_ || call > last_) return out;
+    if (fault_ == Fault::kNan) out.loss = out.loss * std::nan("");
+    if (fault_ == Fault::kOutOfMemory) torch::empty({1ll << 60});  // really refused
+    return out;
+  }
+  StepOutput validation_step(const Batch& batch) override {
+    return toy::Model::training_step(batch);
+  }
+
+ private:
+  Fault fault_;
+  int first_, last_;
+  int calls_ = 0;
+};
+
+TEST(Loop, NanLossIsSkippedAndThenFatal) {
+  SmallRun s;
+  BadModel once(BadModel::Fault::kNan, 3, 4);
+  const FitResult result = s.run(&once);
+  EXPECT_EQ(result.steps, 18);
+  EXPECT_EQ(result.skipped_steps, 2);
+  EXPECT_TRUE(s.weights(&once).isfinite().all().item<bool>());
+
+  BadModel always(BadModel::Fault::kNan, 3, 1000);
+  s.settings.max_nonfinite_steps = 4;
+  try {
+    s.run(&always);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 was NaN or infinite in 4 steps in a row"));
+  }
+}
+
+TEST(Loop, OutOfMemoryIsSkippedAndThenFatal) {
+  SmallRun s;
+  BadModel once(BadModel::Fault::kOutOfMemory, 2, 2);
+  EXPECT_EQ(s.run(&once).skipped_steps, 1);
+  BadModel always(BadModel::Fault::kOutOfMemory, 2, 1000);
+  s.settings.max_out_of_memory_steps = 2;
+  try {
+    s.run(&always);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 ran out of memory in 2 steps"));
+  }
+}
+
+TEST(Loop, KeepsTheBestAndAveragesThem) {
+  TempFolder folder;
+  SmallRun s;
+  s.settings.max_epochs = 6;
+  s.settings.checkpoint_folder = folder.path();
+  s.criteria = {{"valid/loss", Better::kLower, 3}};
+  s.run();
+  const Json best = parse_json(read_file(folder.path() / "best.json"), "best.json");
+  ASSERT_EQ(best["valid/loss"].size(), 3u);
+  std::vector<std::filesystem::path> files;
+  double previous = -1;
+  for (const Json& entry : best["valid/loss"]) {
+    EXPECT_GE(entry["value"].get<double>(), previous);
+    previous = entry["value"].get<double>();
+    files.push_back(folder.path() / entry["file"].get<std::string>());
+    EXPECT_TRUE(std::filesystem::exists(files.back()));
+  }
+  // The loss falls to the end, so the last epoch must be among the averaged.
+  EXPECT_EQ(best["valid/loss"][0]["epoch"].get<int>(), 5);
+  const TensorMap average = read_safetensors(folder.path() / "valid.loss.ave_3best.safetensors");
+  at::Tensor sum = at::zeros_like(average.at("first.weight"));
+  for (const auto& file : files) sum += read_safetensors(file).at("first.weight");
+  EXPECT_LT((sum / 3 - average.at("first.weight")).abs().max().item<double>(), 1e-15);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "valid.loss.ave_3best.pth"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "last"));
+}
+
+TEST(Loop, EarlyStoppingEndsTheRun) {
+  SmallRun s;
+  s.settings.max_epochs = 50;
+  const auto callback =
+      make_early_stopping({.monitor = "valid/loss", .min_delta = 10, .patience = 2});
+  s.callbacks = {callback.get()};
+  const FitResult result = s.run();
+  EXPECT_EQ(result.epochs, 3);
+  EXPECT_THAT(result.reason, HasSubstr("valid/loss did not improve"));
+}
+
+TEST(Loop, EmaIsValidatedAndSurvivesResume) {
+  TempFolder folder;
+  SmallRun s;
+  const auto ema = make_ema({.decay = 0.5});
+  s.callbacks = {ema.get()};
+  s.settings.checkpoint_folder = folder.path();
+  s.run();
+  const auto found = CheckpointStore::newest(folder.path());
+  ASSERT_TRUE(found);
+  ASSERT_TRUE(found->checkpoint.extra.count("ema/first.weight"));
+  EXPECT_FALSE(found->checkpoint.extra.at("ema/first.weight")
+                   .equal(found->checkpoint.model.at("first.weight")));
+  // After validation the weights themselves are back.
+  EXPECT_TRUE(found->checkpoint.model.at("first.weight")
+                  .equal(s.model.named_parameters()[0].second.detach()));
+}
+
+TEST(Loop, Bf16MixedAndBf16TrueTrain) {
+  for (const auto mode : {PrecisionMode::kBf16Mixed, PrecisionMode::kBf16True, PrecisionMode::k32,
+                          PrecisionMode::k16Mixed}) {
+    SmallRun s;
+    s.settings.precision = mode;
+    auto data = toy::batches(10, 4);
+    for (Batch& batch : data)
+      for (auto& [name, tensor] : batch.tensors) tensor = tensor.to(at::kFloat);
+    s.train = std::make_unique<MemorySource>(data, 0, 1);
+    s.valid = std::make_unique<MemorySource>(data, 0, 1);
+    s.settings.max_epochs = 5;
+    const FitResult result = s.run();
+    EXPECT_LT(result.last_validation.at("valid/loss"), 0.7) << to_string(mode);
+  }
+}
+
+TEST(Loop, ValidationHappensWhereLightningWouldDoIt) {
+  struct Counter final : Callback {
+    std::vector<std::int64_t> steps;
+    void after_validation(const Moment& moment) override {
+      if (moment.metrics) steps.push_back(moment.step);
+    }
+  };
+  const auto steps_with = [](Amount interval, std::optional<int> every_n_epoch) {
+    SmallRun s;
+    Counter counter;
+    s.callbacks = {&counter};
+    s.settings.val_check_interval = interval;
+    s.settings.check_val_every_n_epoch = every_n_epoch;
+    s.run();
+    return counter.steps;
+  };
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(steps_with(Amount::fraction(1.0), 1), (Steps{10, 20}));
+  EXPECT_EQ(steps_with(Amount::fraction(0.5), 1), (Steps{5, 10, 15, 20}));
+  EXPECT_EQ(steps_with(Amount::count(4), 1), (Steps{4, 8, 14, 18}));
+  EXPECT_EQ(steps_with(Amount::fraction(1.0), 2), (Steps{20}));
+  EXPECT_EQ(steps_with(Amount::count(7), std::nullopt), (Steps{7, 14}));
+}
+
+}  // namespace
+}  // namespace tutti::trainer

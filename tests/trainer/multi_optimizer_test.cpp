@@ -1,0 +1,90 @@
+// Named optimizers: each loss moves only its own optimizer's parameters.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/trainer/toy.h"
+#include "tutti/core/error.h"
+#include "tutti/trainer/loop.h"
+
+namespace tutti::trainer {
+namespace {
+
+struct TwoPartsImpl : torch::nn::Module {
+  TwoPartsImpl()
+      : maker(register_module("maker", torch::nn::Linear(6, 1))),
+        critic(register_module("critic", torch::nn::Linear(1, 1))) {}
+  torch::nn::Linear maker, critic;
+};
+
+// The maker's loss runs through the critic, which must not move by it.
+class Adversaries final : public ModuleModel {
+ public:
+  Adversaries() : ModuleModel(std::make_shared<TwoPartsImpl>()) {}
+  StepOutput training_step(const Batch& batch) override {
+    auto& net = *module()->as<TwoPartsImpl>();
+    const auto made = net.maker->forward(batch["x"]);
+    StepOutput out;
+    out.optimizer = "maker";
+    out.loss = net.critic->forward(made).square().mean();
+    out.weight = static_cast<double>(made.size(0));
+    if (critic_too)
+      out.more_losses = {{"critic", (net.critic->forward(made.detach()) - 1).square().mean()}};
+    return out;
+  }
+  bool critic_too = true;
+};
+
+FitResult run(Adversaries& model, std::vector<OptimizerSpec> optimizers) {
+  const auto control = make_local_control();
+  const auto strategy = make_single_strategy();
+  MemorySource train(toy::batches(5, 4), 0, 1);
+  LoopSettings settings;
+  settings.precision = PrecisionMode::k64;
+  settings.max_epochs = 1;
+  FitInputs inputs{.model = model,
+                   .train = train,
+                   .strategy = *strategy,
+                   .control = *control,
+                   .settings = settings,
+                   .optimizers = std::move(optimizers)};
+  return fit(inputs);
+}
+
+OptimizerSpec sgd(const std::string& name, const std::string& params) {
+  return {.name = name, .params = params, .options = {.kind = OptimizerKind::kSgd, .lr = 0.1}};
+}
+
+TEST(NamedOptimizers, ALossMovesOnlyItsOwnParameters) {
+  Adversaries model;
+  model.critic_too = false;
+  const auto critic = model.named_parameters()[2].second.detach().clone();
+  const auto maker = model.named_parameters()[0].second.detach().clone();
+  ASSERT_EQ(model.named_parameters()[2].first, "critic.weight");
+  EXPECT_EQ(run(model, {sgd("maker", "maker"), sgd("critic", "critic")}).steps, 5);
+  EXPECT_TRUE(critic.to(at::kDouble).equal(model.named_parameters()[2].second.detach()));
+  EXPECT_FALSE(maker.to(at::kDouble).equal(model.named_parameters()[0].second.detach()));
+  model.critic_too = true;
+  run(model, {sgd("maker", "maker"), sgd("critic", "critic")});
+  EXPECT_FALSE(critic.to(at::kDouble).equal(model.named_parameters()[2].second.detach()));
+}
+
+TEST(NamedOptimizers, EveryParameterHasExactlyOneOwner) {
+  Adversaries model;
+  const auto message = [&](std::vector<OptimizerSpec> specs) {
+    try {
+      run(model, std::move(specs));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(message({sgd("maker", "maker")}),
+              testing::HasSubstr("nobody's `params` matches parameter 'critic.weight'"));
+  EXPECT_THAT(message({sgd("a", "maker"), sgd("b", "")}),
+              testing::HasSubstr("'maker.weight' belongs to a and b"));
+  EXPECT_THAT(message({sgd("a", ""), sgd("b", "mak")}), testing::HasSubstr("matches no parameter"));
+}
+
+}  // namespace
+}  // namespace tutti::trainer

@@ -1,0 +1,166 @@
+// One rank of a small training run, for tests that start, kill and stop real processes.
+//
+//   trainer_rank dir=/tmp/x steps=20 batch=4 accum=1 precision=64-true fault=kill fault_rank=1 ...
+//
+// RANK, WORLD_SIZE and RUN_ID come from the environment. Writes DIR/final-<rank>.safetensors and
+// prints "done steps=N" at the end.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "tests/trainer/toy.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/launch/rank.h"
+#include "tutti/trainer/loop.h"
+#include "tutti/trainer/world.h"
+
+namespace tutti::trainer {
+namespace {
+
+class Options {
+ public:
+  Options(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::size_t equals = word.find('=');
+      values_[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+  }
+  std::string text(const std::string& key, const std::string& fallback) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? fallback : found->second;
+  }
+  int number(const std::string& key, int fallback) const {
+    return std::stoi(text(key, std::to_string(fallback)));
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// Misbehaves on one rank in one training step (or from it on).
+class FaultyModel final : public toy::Model {
+ public:
+  FaultyModel(const Options& options, int rank)
+      : toy::Model(std::stod(options.text("dropout", "0"))),
+        fault_(rank == options.number("fault_rank", -1) ? options.text("fault", "") : ""),
+        step_(options.number("fault_step", 5)) {}
+
+  StepOutput training_step(const Batch& batch) override {
+    const int call = calls_++;
+    if (call >= step_ && !fault_.empty()) {
+      if (fault_ == "kill") ::raise(SIGKILL);
+      if (fault_ == "stop") ::raise(SIGSTOP);
+      if (fault_ == "oom") torch::empty({1ll << 60});
+      if (fault_ == "throw") throw DataError("utt_13: the transcript is empty");
+      if (fault_ == "sigterm" && call == step_) ::raise(SIGTERM);
+    }
+    StepOutput out = toy::Model::training_step(batch);
+    if (call >= step_ && fault_ == "nan") out.loss = out.loss * std::nan("");
+    if (call >= step_ && fault_ == "unused") {
+      const auto w = module()->named_parameters()["second.bias"];
+      out.loss = torch::mse_loss(batch["x"].sum(), batch["x"].sum() + w.sum());
+    }
+    return out;
+  }
+  StepOutput validation_step(const Batch& batch) override {
+    return toy::Model::training_step(batch);
+  }
+
+ private:
+  std::string fault_;
+  int step_;
+  int calls_ = 0;
+};
+
+int run(const Options& options) {
+  launch::RankContext rank;
+  rank.rank = rank.local_rank = std::stoi(std::getenv("RANK"));
+  rank.world_size = rank.local_world_size = std::stoi(std::getenv("WORLD_SIZE"));
+  rank.run_id = std::getenv("RUN_ID");
+  log::configure({.rank = rank.rank});
+  at::set_num_threads(1);
+  const std::filesystem::path dir = options.text("dir", "");
+  World world =
+      join_world(rank, {.run_folder = dir,
+                        .backend = options.text("backend", "auto"),
+                        .heartbeat_timeout = std::stod(options.text("heartbeat_timeout", "4"))});
+  const std::string fault = options.text("fault", "");
+  const bool odd = rank.rank == options.number("fault_rank", -1);
+
+  StopSignals signals;
+  FaultyModel model(options, rank.rank);
+  if (fault == "shape" && odd)
+    model.module()->as<toy::NetImpl>()->register_parameter("extra", torch::zeros({3, 2}));
+  auto data = toy::batches(options.number("batches", 40), options.number("batch", 4));
+  if (fault == "plan" && odd) data.resize(data.size() - 2);
+  MemorySource train(data, rank.rank, rank.world_size);
+  // A stream of unknown length that ends early on one rank.
+  struct Stream final : DataSource {
+    DataSource& inner;
+    bool shorter;
+    Stream(DataSource& source, bool is_shorter) : inner(source), shorter(is_shorter) {}
+    std::unique_ptr<BatchStream> open(const Position& p) override {
+      return inner.open(shorter ? Position{p.epoch, p.batch + 3, p.world_size} : p);
+    }
+    std::optional<std::int64_t> num_batches(std::int64_t) const override { return std::nullopt; }
+    std::uint64_t plan_hash(std::int64_t) const override { return 0; }
+  } stream(train, odd);
+  MemorySource valid(toy::batches(4, 4), rank.rank, rank.world_size);
+  const auto strategy = make_strategy(options.text("strategy", "auto"), world);
+
+  LoopSettings settings;
+  settings.precision = parse_precision(options.text("precision", "64-true"));
+  settings.max_epochs = options.number("epochs", -1);
+  settings.max_steps = options.number("steps", 20);
+  settings.accumulate_grad_batches = options.number("accum", 1);
+  settings.gradient_clip_val = std::stod(options.text("clip", "0"));
+  settings.max_nonfinite_steps = options.number("max_nonfinite", 100);
+  settings.max_out_of_memory_steps = options.number("max_oom", 3);
+  settings.save_every_n_steps = options.number("save_every", 0);
+  settings.log_every_n_steps = options.number("log_every", 5);
+  if (options.number("checkpoints", 0)) settings.checkpoint_folder = dir / "checkpoints";
+  OptimizerSpec spec;
+  spec.options.lr = 0.01;
+  spec.schedule.kind = ScheduleKind::kWarmup;
+  spec.schedule.warmup_steps = 10;
+  FitInputs inputs{.model = model,
+                   .train = fault == "exhausted" ? static_cast<DataSource&>(stream) : train,
+                   .valid = &valid,
+                   .strategy = *strategy,
+                   .control = *world.control,
+                   .settings = settings,
+                   .optimizers = {spec},
+                   .criteria = {{"valid/loss", Better::kLower, 2}},
+                   .signals = &signals};
+  const FitResult result = fit(inputs);
+
+  TensorMap final_weights;
+  for (const auto& [name, p] : model.named_parameters()) final_weights[name] = p.detach();
+  write_safetensors(dir / fmt::format("final-{}.safetensors", rank.rank), final_weights);
+  world.control->finish();
+  std::printf("done steps=%d skipped=%d\n", static_cast<int>(result.steps),
+              static_cast<int>(result.skipped_steps));
+  return static_cast<int>(conclude(result, rank.rank, CommandRunner::system()));
+}
+
+}  // namespace
+}  // namespace tutti::trainer
+
+int main(int argc, char** argv) {
+  int code = 0;
+  try {
+    code = tutti::trainer::run(tutti::trainer::Options(argc, argv));
+  } catch (...) {  // every error becomes text and an exit code here, as in any main
+    code = tutti::report_and_exit_code();
+  }
+  std::fflush(nullptr);
+  // A transport thread may still be blocked in a collective with a dead peer.
+  std::_Exit(code);
+}

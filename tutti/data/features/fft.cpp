@@ -1,0 +1,85 @@
+#include "tutti/data/features/fft.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+namespace tutti::data {
+
+Fft::Fft(std::size_t size) : size_(size), reversed_(size, 0), cos_(size / 2), sin_(size / 2) {
+  for (std::size_t i = 1; i < size; ++i)
+    reversed_[i] = reversed_[i / 2] / 2 + (i % 2 != 0 ? size / 2 : 0);
+  for (std::size_t k = 0; k < size / 2; ++k) {
+    const double angle = -2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(size);
+    cos_[k] = std::cos(angle);
+    sin_[k] = std::sin(angle);
+  }
+}
+
+template <std::size_t kWidth>
+void Fft::run(double* real, double* imag) const noexcept {
+  for (std::size_t i = 0; i < size_; ++i) {
+    const std::size_t j = reversed_[i];
+    if (i >= j) continue;
+    for (std::size_t l = 0; l < kWidth; ++l) {
+      std::swap(real[i * kWidth + l], real[j * kWidth + l]);
+      std::swap(imag[i * kWidth + l], imag[j * kWidth + l]);
+    }
+  }
+  for (std::size_t half = 1; half < size_; half *= 2) {
+    const std::size_t stride = size_ / (2 * half);
+    for (std::size_t begin = 0; begin < size_; begin += 2 * half) {
+      double* __restrict low_re = real + begin * kWidth;
+      double* __restrict low_im = imag + begin * kWidth;
+      double* __restrict high_re = real + (begin + half) * kWidth;
+      double* __restrict high_im = imag + (begin + half) * kWidth;
+      for (std::size_t k = 0; k < half; ++k) {
+        const double c = cos_[k * stride];
+        const double s = sin_[k * stride];
+        for (std::size_t l = 0; l < kWidth; ++l) {
+          const std::size_t at = k * kWidth + l;
+          const double re = c * high_re[at] - s * high_im[at];
+          const double im = c * high_im[at] + s * high_re[at];
+          high_re[at] = low_re[at] - re;
+          high_im[at] = low_im[at] - im;
+          low_re[at] += re;
+          low_im[at] += im;
+        }
+      }
+    }
+  }
+}
+
+void Fft::transform(double* real, double* imag) const noexcept { run<kLanes>(real, imag); }
+void Fft::transform_one(double* real, double* imag) const noexcept { run<1>(real, imag); }
+
+std::vector<float> convolve(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.empty() || b.empty()) return {};
+  const std::size_t out_size = a.size() + b.size() - 1;
+  std::size_t size = 2;
+  while (size < out_size) size *= 2;
+  const Fft fft(size);
+  // a and b ride as real and imaginary part of one signal z: Z(k)^2 holds their product.
+  std::vector<double> re(size, 0.0);
+  std::vector<double> im(size, 0.0);
+  for (std::size_t i = 0; i < a.size(); ++i) re[i] = a[i];
+  for (std::size_t i = 0; i < b.size(); ++i) im[i] = b[i];
+  fft.transform_one(re.data(), im.data());
+  // A(k) B(k) = (Z(k)^2 - conj(Z(n-k))^2) / 4i, conjugated here for the way back.
+  std::vector<double> pr(size);
+  std::vector<double> pi(size);
+  for (std::size_t k = 0; k < size; ++k) {
+    const std::size_t m = (size - k) % size;
+    const double sr = re[k] * re[k] - im[k] * im[k] - (re[m] * re[m] - im[m] * im[m]);
+    const double si = 2 * re[k] * im[k] + 2 * re[m] * im[m];
+    pr[k] = si / 4;
+    pi[k] = sr / 4;
+  }
+  fft.transform_one(pr.data(), pi.data());
+  std::vector<float> out(out_size);
+  for (std::size_t i = 0; i < out_size; ++i)
+    out[i] = static_cast<float>(pr[i] / static_cast<double>(size));
+  return out;
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,150 @@
+#include "tutti/data/preprocess.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/core/error.h"
+#include "tutti/core/random.h"
+#include "tutti/data/features/fft.h"
+#include "tutti/data/io/resample.h"
+
+namespace tutti::data {
+namespace {
+
+double power(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += static_cast<double>(v) * v;
+  return x.empty() ? 0 : sum / static_cast<double>(x.size());
+}
+
+void scale(std::vector<float>& x, double gain) {
+  for (float& v : x) v = static_cast<float>(v * gain);
+}
+
+// A recording out of `dataset`, at the speech's rate.
+std::vector<float> draw(const Dataset& dataset, int sample_rate, Random& random) {
+  const Sample sample = dataset.read(random.below(dataset.size()));
+  return resample(sample.speech, sample.sample_rate > 0 ? sample.sample_rate : sample_rate,
+                  sample_rate);
+}
+
+}  // namespace
+
+config::Schema<PreprocessSettings> preprocess_schema() {
+  using P = PreprocessSettings;
+  config::Schema<P> s("preprocessor", "What happens to an utterance before batching.");
+  s.field("speed_factors", &P::speed_factors,
+          "one is drawn per utterance and epoch, e.g. [0.9, 1.0, 1.1]", {.min = 0.25, .max = 4});
+  s.field("noise_scp", &P::noise_scp, "noise recordings");
+  s.field("noise_prob", &P::noise_prob, "part of the utterances that get noise",
+          {.min = 0, .max = 1});
+  s.field("noise_db_low", &P::noise_db_low, "lowest signal-to-noise ratio",
+          {.min = -100, .max = 200, .unit = "dB"});
+  s.field("noise_db_high", &P::noise_db_high, "highest signal-to-noise ratio",
+          {.min = -100, .max = 200, .unit = "dB"});
+  s.field("rir_scp", &P::rir_scp, "room impulse responses");
+  s.field("rir_prob", &P::rir_prob, "part of the utterances that are reverberated",
+          {.min = 0, .max = 1});
+  s.field("volume_db_low", &P::volume_db_low, "lowest gain",
+          {.min = -100, .max = 100, .unit = "dB"});
+  s.field("volume_db_high", &P::volume_db_high, "highest gain",
+          {.min = -100, .max = 100, .unit = "dB"});
+  s.field("volume_normalize", &P::volume_normalize,
+          "peak to scale every utterance to, also in evaluation; 0: off", {.min = 0, .max = 1});
+  s.field("min_samples", &P::min_samples,
+          "shorter utterances are refused (see on_bad); 0: no limit", {.min = 0});
+  s.field("max_samples", &P::max_samples, "longer utterances are refused (see on_bad); 0: no limit",
+          {.min = 0});
+  s.check([](const config::Node& node, const P& p, config::Problems& problems) {
+    if (p.noise_db_low > p.noise_db_high)
+      problems.add(node["noise_db_low"], fmt::format("got {}, expected at most noise_db_high = {}",
+                                                     p.noise_db_low, p.noise_db_high));
+    if (p.volume_db_low > p.volume_db_high)
+      problems.add(node["volume_db_low"],
+                   fmt::format("got {}, expected at most volume_db_high = {}", p.volume_db_low,
+                               p.volume_db_high));
+    if (p.max_samples > 0 && p.min_samples > p.max_samples)
+      problems.add(node["min_samples"], fmt::format("got {}, expected at most max_samples = {}",
+                                                    p.min_samples, p.max_samples));
+  });
+  return s;
+}
+
+std::vector<float> change_speed(const std::vector<float>& speech, double factor) {
+  // A factor of 1.1 plays 1.1 s in 1 s. Kept to hundredths: a filter has as many phases.
+  const int hundredths = static_cast<int>(std::lround(factor * 100));
+  return resample(speech, hundredths, 100);
+}
+
+void add_noise(std::vector<float>& speech, const std::vector<float>& noise, std::size_t offset,
+               double snr_db) {
+  if (noise.empty() || speech.empty()) return;
+  std::vector<float> part(speech.size());
+  for (std::size_t i = 0; i < part.size(); ++i) part[i] = noise[(offset + i) % noise.size()];
+  const double noise_power = power(part);
+  const double speech_power = power(speech);
+  if (noise_power <= 0 || speech_power <= 0) return;
+  const double gain = std::sqrt(speech_power / noise_power * std::pow(10.0, -snr_db / 10));
+  for (std::size_t i = 0; i < speech.size(); ++i) speech[i] += static_cast<float>(gain * part[i]);
+}
+
+void reverberate(std::vector<float>& speech, const std::vector<float>& rir) {
+  const double before = power(speech);
+  if (rir.empty() || before <= 0) return;
+  const auto peak = static_cast<std::size_t>(
+      std::max_element(rir.begin(), rir.end(),
+                       [](float a, float b) { return std::abs(a) < std::abs(b); }) -
+      rir.begin());
+  const std::vector<float> wet = convolve(speech, rir);
+  for (std::size_t i = 0; i < speech.size(); ++i) speech[i] = wet[i + peak];
+  const double after = power(speech);
+  if (after > 0) scale(speech, std::sqrt(before / after));
+}
+
+Preprocessor::Preprocessor(PreprocessSettings settings, PreprocessParts parts, std::uint64_t seed,
+                           Mode mode)
+    : settings_(std::move(settings)), parts_(std::move(parts)), seed_(seed), mode_(mode) {}
+
+void Preprocessor::operator()(Sample& sample, std::uint64_t epoch) const {
+  std::vector<float>& speech = sample.speech;
+  const auto count = static_cast<std::int64_t>(speech.size());
+  if (settings_.min_samples > 0 && count < settings_.min_samples)
+    throw DataError(fmt::format("{}: {} samples, at least {} are asked for (min_samples)",
+                                sample.uid, count, settings_.min_samples));
+  if (settings_.max_samples > 0 && count > settings_.max_samples)
+    throw DataError(fmt::format("{}: {} samples, at most {} are allowed (max_samples)", sample.uid,
+                                count, settings_.max_samples));
+  if (mode_ == Mode::kTrain && !speech.empty()) {
+    // One stream per step, so that switching one on does not change what another draws.
+    const std::uint64_t who = hash64(sample.uid);
+    const auto stream = [&](const char* step) { return Random({seed_, epoch, who, hash64(step)}); };
+    if (!settings_.speed_factors.empty()) {
+      const double factor =
+          settings_.speed_factors[stream("speed").below(settings_.speed_factors.size())];
+      if (factor != 1.0) speech = change_speed(speech, factor);
+    }
+    if (Random random = stream("rir");
+        parts_.rirs != nullptr && parts_.rirs->size() > 0 && random.uniform() < settings_.rir_prob)
+      reverberate(speech, draw(*parts_.rirs, sample.sample_rate, random));
+    if (Random random = stream("noise"); parts_.noises != nullptr && parts_.noises->size() > 0 &&
+                                         random.uniform() < settings_.noise_prob) {
+      const std::vector<float> noise = draw(*parts_.noises, sample.sample_rate, random);
+      const double snr_db = random.uniform(settings_.noise_db_low, settings_.noise_db_high);
+      add_noise(speech, noise, noise.empty() ? 0 : random.below(noise.size()), snr_db);
+    }
+    if (settings_.volume_db_low != 0 || settings_.volume_db_high != 0)
+      scale(speech, std::pow(10.0, stream("volume").uniform(settings_.volume_db_low,
+                                                            settings_.volume_db_high) /
+                                       20));
+  }
+  if (settings_.volume_normalize > 0) {
+    float peak = 0;
+    for (const float v : speech) peak = std::max(peak, std::abs(v));
+    if (peak > 0) scale(speech, settings_.volume_normalize / peak);
+  }
+  if (parts_.tokenize) sample.tokens = parts_.tokenize(sample.text);
+}
+
+}  // namespace tutti::data

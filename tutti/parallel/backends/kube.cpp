@@ -1,0 +1,307 @@
+#include "tutti/parallel/backends/kube.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/backends/cluster.h"
+
+namespace tutti::parallel {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string text_of(const Json& node, const char* key) {
+  return node.is_object() && node.contains(key) && node[key].is_string()
+             ? node[key].get<std::string>()
+             : "";
+}
+
+bool is_named_list(const Json& list) {
+  return list.is_array() && !list.empty() &&
+         std::all_of(list.begin(), list.end(),
+                     [](const Json& entry) { return entry.is_object() && entry.contains("name"); });
+}
+
+}  // namespace
+
+Json kube_merge(Json base, const Json& over) {
+  if (base.is_object() && over.is_object()) {
+    for (const auto& [key, value] : over.items())
+      base[key] = base.contains(key) ? kube_merge(base[key], value) : value;
+    return base;
+  }
+  if (is_named_list(base) && is_named_list(over)) {
+    for (const Json& entry : over) {
+      const auto same = std::find_if(base.begin(), base.end(), [&](const Json& mine) {
+        return mine["name"] == entry["name"];
+      });
+      if (same == base.end())
+        base.push_back(entry);
+      else
+        *same = kube_merge(*same, entry);
+    }
+    return base;
+  }
+  return over;
+}
+
+Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
+                   const std::string& job_name, int num_workers, int first_worker_id) {
+  std::vector<std::string> words;
+  for (const std::string& word : settings.worker_command) words.push_back(shell_quote(word));
+  for (std::size_t i = settings.worker_command.empty() ? 0 : 1; i < launch.command.size(); ++i)
+    words.push_back(shell_quote(launch.command[i]));
+  const std::string id = fmt::format("$(({} + JOB_COMPLETION_INDEX))", first_worker_id);
+  Json env = settings.env;
+  for (const auto& [name, value] : launch.env) env.push_back({{"name", name}, {"value", value}});
+  env.push_back({{"name", worker_env::kDeathTimeout},
+                 {"value", fmt::format("{:g}", settings.death_timeout)}});
+  if (settings.threads > 0)
+    for (const char* name : {worker_env::kThreads, "OMP_NUM_THREADS"})
+      env.push_back({{"name", name}, {"value", std::to_string(settings.threads)}});
+  env.push_back({{"name", worker_env::kJobId},
+                 {"valueFrom", {{"fieldRef", {{"fieldPath", "metadata.name"}}}}}});
+  Json container = {
+      {"name", "worker"},
+      {"image", settings.image},
+      {"command", {"/bin/sh", "-c", fmt::format("exec {} --id {}", join(words, " "), id)}},
+      {"env", env}};
+  if (!settings.resources.empty()) container["resources"] = settings.resources;
+  if (!settings.volume_mounts.empty()) container["volumeMounts"] = settings.volume_mounts;
+  Json pod_spec = {{"restartPolicy", "Never"},
+                   {"terminationGracePeriodSeconds", 30},
+                   {"containers", Json::array({container})}};
+  if (!settings.volumes.empty()) pod_spec["volumes"] = settings.volumes;
+  if (!settings.tolerations.empty()) pod_spec["tolerations"] = settings.tolerations;
+  if (!settings.node_selector.empty()) pod_spec["nodeSelector"] = settings.node_selector;
+  Json labels = settings.labels;
+  labels["app.kubernetes.io/managed-by"] = "tutti";
+  Json pod_meta = {{"labels", labels}};
+  if (!settings.annotations.empty()) pod_meta["annotations"] = settings.annotations;
+  Json meta = {{"name", job_name}, {"labels", labels}};
+  if (!settings.name_space.empty()) meta["namespace"] = settings.name_space;
+  const Json job = {
+      {"apiVersion", "batch/v1"},
+      {"kind", "Job"},
+      {"metadata", meta},
+      {"spec",
+       {{"completionMode", "Indexed"},
+        {"completions", num_workers},
+        {"parallelism", num_workers},
+        {"backoffLimitPerIndex", 0},
+        {"ttlSecondsAfterFinished", 3600},  // should the driver never come back to delete it
+        {"template", {{"metadata", pod_meta}, {"spec", pod_spec}}}}}};
+  return kube_merge(job, settings.custom_spec);
+}
+
+std::map<int, QueueState> parse_kube_pods(std::string_view out) {
+  std::map<int, QueueState> states;
+  std::map<int, std::string> newest;
+  const Json answer = parse_json(out, "kubectl");
+  if (!answer.contains("items")) return states;
+  for (const Json& pod : answer["items"]) {
+    const Json& meta = pod.value("metadata", Json::object());
+    const std::string index_text = text_of(meta.value("annotations", Json::object()),
+                                           "batch.kubernetes.io/job-completion-index");
+    if (index_text.empty() || index_text.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const int index = std::stoi(index_text);
+    const std::string created = text_of(meta, "creationTimestamp");
+    if (newest.contains(index) && newest[index] > created) continue;
+    newest[index] = created;
+    const Json status = pod.value("status", Json::object());
+    const std::string phase = text_of(status, "phase");
+    QueueState state;
+    std::string why = text_of(status, "reason");  // "Evicted", "Preempting", "NodeLost"
+    const std::string message = text_of(status, "message");
+    if (phase == "Succeeded") {
+      state.phase = JobPhase::kEnded;
+    } else if (phase == "Failed") {
+      state.phase = JobPhase::kFailed;
+      state.preempted = !why.empty() || meta.contains("deletionTimestamp");
+      state.reason = why.empty() ? "failed" : why + (message.empty() ? "" : ": " + message);
+      for (const Json& container : status.value("containerStatuses", Json::array())) {
+        const Json ended =
+            container.value("state", Json::object()).value("terminated", Json::object());
+        if (ended.contains("exitCode") && ended["exitCode"] != 0) {
+          state.reason = text_of(ended, "reason") == "OOMKilled"
+                             ? "OOMKilled: the container used more memory than its limit"
+                             : "exit code " + ended["exitCode"].dump();
+        }
+      }
+    } else if (phase == "Running") {
+      state.phase = JobPhase::kRunning;
+    } else {
+      state.reason = "pending";
+      for (const Json& condition : status.value("conditions", Json::array()))
+        if (text_of(condition, "type") == "PodScheduled" && text_of(condition, "status") == "False")
+          state.reason = text_of(condition, "reason") + ": " + text_of(condition, "message");
+      for (const Json& container : status.value("containerStatuses", Json::array())) {
+        const Json waiting =
+            container.value("state", Json::object()).value("waiting", Json::object());
+        const std::string reason = text_of(waiting, "reason");
+        if (reason.empty()) continue;
+        state.reason =
+            reason +
+            (text_of(waiting, "message").empty() ? "" : ": " + text_of(waiting, "message"));
+        // These do not pass by waiting: the image or the spec is wrong.
+        for (const char* word : {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+                                 "CreateContainerConfigError", "CreateContainerError"})
+          if (reason == word) state.phase = JobPhase::kFailed;
+      }
+    }
+    states[index] = state;
+  }
+  return states;
+}
+
+namespace {
+
+class KubeBackend final : public Backend {
+ public:
+  KubeBackend(KubeSettings settings, WorkerLaunch launch, CommandRunner& runner)
+      : settings_(std::move(settings)),
+        launch_(std::move(launch)),
+        runner_(runner),
+        run_(fmt::format("{:06x}", std::random_device{}() & 0xffffff)) {}
+
+  std::vector<JobStatus> submit(int n) override {
+    const std::string name = job_name(next_job_++);
+    const std::string manifest =
+        kube_manifest(settings_, launch_, name, n, next_worker_id_).dump(2);
+    make_folders(launch_.run_folder / "scripts");
+    write_file_atomic(launch_.run_folder / "scripts" / (name + ".json"), manifest);
+    Command command = kubectl({"create", "-f", "-"});
+    command.stdin_text = manifest;
+    const CommandResult result = runner_.run(command);
+    if (!result.ok())
+      throw SchedulerError(
+          result.describe(),
+          result.exit_code == 127
+              ? "install kubectl"
+              : "the manifest is " + (launch_.run_folder / "scripts" / (name + ".json")).string());
+    Group group{.name = name};
+    std::vector<JobStatus> out;
+    for (int i = 0; i < n; ++i) {
+      JobStatus status{.job_id = fmt::format("{}/{}", name, i), .reason = "submitted"};
+      status.log = launch_.run_folder / "logs" / fmt::format("worker-{}.log", next_worker_id_);
+      status.worker_ids = {next_worker_id_++};
+      group.pods.push_back(status);
+      out.push_back(status);
+    }
+    groups_.push_back(std::move(group));
+    return out;
+  }
+
+  std::vector<JobStatus> poll() override {
+    const auto now = Clock::system().steady();
+    const bool ask = now - last_query_ >= 2s;
+    if (ask) last_query_ = now;
+    std::vector<JobStatus> out;
+    for (Group& group : groups_) {
+      const bool over = std::all_of(group.pods.begin(), group.pods.end(),
+                                    [](const JobStatus& pod) { return is_over(pod); });
+      if (over) continue;
+      std::map<int, QueueState> states;
+      if (ask) {
+        const CommandResult result =
+            runner_.run(kubectl({"get", "pods", "-l", "job-name=" + group.name, "-o", "json"}));
+        try {
+          if (!result.ok()) throw SchedulerError(result.describe());
+          states = parse_kube_pods(result.out);
+        } catch (const Error& error) {  // keep what we knew
+          log::warning("cannot ask for the state of our pods: {}", error.what());
+        }
+      }
+      for (std::size_t i = 0; i < group.pods.size(); ++i) {
+        JobStatus& pod = group.pods[i];
+        if (is_over(pod)) continue;
+        if (const auto found = states.find(static_cast<int>(i)); found != states.end()) {
+          pod.phase = found->second.phase;
+          pod.reason = found->second.reason;
+          pod.preempted = found->second.preempted;
+        }
+        out.push_back(pod);
+      }
+    }
+    return out;
+  }
+
+  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override try {
+    for (Group& group : groups_) {
+      if (group.deleted) continue;
+      if (job_ids.empty()) {
+        const CommandResult result =
+            runner_.run(kubectl({"delete", "job", group.name, "--ignore-not-found", "--wait=false",
+                                 "--cascade=background"}));
+        if (!result.ok())
+          log::warning("Job {} may still be in the cluster ({})", group.name, result.describe());
+        group.deleted = result.ok();
+        continue;
+      }
+      for (std::size_t i = 0; i < group.pods.size(); ++i)
+        if (std::find(job_ids.begin(), job_ids.end(), group.pods[i].job_id) != job_ids.end())
+          runner_.run(
+              kubectl({"delete", "pod", "--wait=false", "-l",
+                       fmt::format("job-name={},batch.kubernetes.io/job-completion-index={}",
+                                   group.name, i)}));
+    }
+  } catch (const std::exception& error) {
+    log::warning("cannot delete Jobs: {}", error.what());
+  }
+
+  std::vector<ScriptPreview> scripts(int n) const override {
+    return {
+        {kube_manifest(settings_, launch_, job_name(next_job_), n, next_worker_id_).dump(2) + "\n",
+         kubectl({"create", "-f", "-"}).describe()}};
+  }
+
+ private:
+  struct Group {
+    std::string name;
+    std::vector<JobStatus> pods;
+    bool deleted = false;
+  };
+  static bool is_over(const JobStatus& pod) {
+    return pod.phase != JobPhase::kPending && pod.phase != JobPhase::kRunning;
+  }
+  std::string job_name(int number) const {
+    return fmt::format("{}-{}-{}", settings_.name, run_, number);
+  }
+  Command kubectl(std::vector<std::string> words) const {
+    Command command{.argv = {"kubectl"}, .timeout = 60s};
+    if (!settings_.context.empty()) command.argv.push_back("--context=" + settings_.context);
+    if (!settings_.name_space.empty())
+      command.argv.push_back("--namespace=" + settings_.name_space);
+    command.argv.insert(command.argv.end(), words.begin(), words.end());
+    return command;
+  }
+
+  const KubeSettings settings_;
+  const WorkerLaunch launch_;
+  CommandRunner& runner_;
+  const std::string run_;  // tells the Jobs of two runs apart
+  std::vector<Group> groups_;
+  Clock::TimePoint last_query_{};
+  int next_worker_id_ = 0;
+  int next_job_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_kube(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                   CommandRunner& runner) {
+  config::Problems ignored;  // check_kube has reported them
+  return std::make_unique<KubeBackend>(parse_kube_options(settings.options, ignored), launch,
+                                       runner);
+}
+
+}  // namespace tutti::parallel

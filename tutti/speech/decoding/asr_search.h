@@ -1,0 +1,16 @@
+// An AsrModel as the searches see it.
+#pragma once
+
+#include "tutti/speech/decoding/beam_search.h"
+#include "tutti/speech/decoding/transducer_search.h"
+#include "tutti/speech/models/asr_model.h"
+
+namespace tutti::speech {
+
+// Attention decoder and CTC, as far as the model has them. The functions hold the modules, not the
+// model.
+SearchModel search_model(const AsrModel& model);
+// Throws ConfigError when the model is not a transducer.
+TransducerModel transducer_model(const AsrModel& model);
+
+}  // namespace tutti::speech

@@ -1,0 +1,376 @@
+#include "tutti/speech/decoding/beam_search.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "tutti/core/error.h"
+#include "tutti/speech/decoding/ctc_prefix_score.h"
+
+namespace tutti::speech {
+namespace {
+
+constexpr double kDead = -std::numeric_limits<double>::infinity();
+// ESPnet keeps impossible hypotheses at about -1e10; below this they are not results.
+constexpr double kImpossible = -1e8;
+constexpr int kEndDetectLengths = 3;
+constexpr double kEndDetectMargin = -10.0;
+
+// What the search decided in one step, for the utterances that were in the batch then.
+struct Step {
+  std::shared_ptr<const std::vector<std::int64_t>>
+      utterances;                     // shared by steps between two compactions
+  torch::Tensor tokens, parents;      // (U, W) int64
+  torch::Tensor ended, decoder, ctc;  // (U, W) float64; ended: score or -inf
+};
+
+struct LengthLimits {
+  std::vector<std::int64_t> max, min;
+};
+
+LengthLimits length_limits(const Lengths& lengths, const BeamSearchOptions& options,
+                           double minlenratio) {
+  LengthLimits limits;
+  for (std::int64_t frames : lengths) {
+    const auto n = static_cast<double>(frames);
+    const double max = options.maxlenratio;
+    limits.max.push_back(max == 0  ? std::max<std::int64_t>(frames, 1)
+                         : max < 0 ? std::max<std::int64_t>(static_cast<std::int64_t>(-max), 1)
+                                   : std::max<std::int64_t>(1, static_cast<std::int64_t>(max * n)));
+    limits.min.push_back(
+        static_cast<std::int64_t>(minlenratio < 0 ? -minlenratio : minlenratio * n));
+  }
+  return limits;
+}
+
+// The rows of a batch in progress.
+class Search {
+ public:
+  Search(const SearchModel& model, const BeamSearchOptions& options, const torch::Tensor& memory,
+         const Lengths& lengths, double minlenratio)
+      : model_(model),
+        options_(options),
+        beam_(options.beam_size),
+        device_(memory.device()),
+        lengths_(lengths),
+        limits_(length_limits(lengths, options, minlenratio)) {
+    const auto count = static_cast<std::int64_t>(lengths.size());
+    prompt_ = options.prompt.empty() ? std::vector<std::int64_t>{model.sos} : options.prompt;
+    std::vector<std::int64_t> all(lengths.size());
+    std::iota(all.begin(), all.end(), 0);
+    active_ = std::make_shared<const std::vector<std::int64_t>>(std::move(all));
+    if (options.ctc_weight < 1) decoder_ = model.start_decoder(memory, lengths, beam_);
+    if (options.ctc_weight > 0) {
+      ctc_.emplace(model.ctc_log_probs(memory), lengths, beam_,
+                   CtcPrefixScore::Settings{model.blank, model.eos, prompt_.back(),
+                                            static_cast<std::int64_t>(prompt_.size()) - 1});
+    }
+    const auto doubles = torch::dtype(torch::kFloat64).device(device_);
+    score_ = torch::full({count, beam_}, kDead, doubles);
+    score_.select(1, 0).zero_();
+    decoder_score_ = torch::zeros({count, beam_}, doubles);
+    ctc_score_ = torch::zeros({count, beam_}, doubles);
+    best_ended_ = torch::full({count}, kDead, doubles);
+    max_steps_ = to_device(limits_.max, device_).unsqueeze(1);
+    min_steps_ = to_device(limits_.min, device_).unsqueeze(1);
+    tokens_ = to_device(prompt_, device_).expand({count * beam_, -1});
+  }
+
+  void run() {
+    const std::int64_t last = *std::max_element(limits_.max.begin(), limits_.max.end());
+    const std::int64_t every = options_.steps_per_check > 0 ? options_.steps_per_check
+                               : device_.is_cpu()           ? 1
+                                                            : 8;
+    for (std::int64_t i = 0; i < last; ++i) {
+      step(i);
+      if ((i + 1) % every == 0 && i + 1 < last && !drop_finished()) break;
+    }
+  }
+
+  std::vector<SearchResult> results() const;
+
+ private:
+  struct Candidates {
+    torch::Tensor tokens;   // (U, W, K)
+    torch::Tensor decoder;  // (U, W, K) float64, undefined without a decoder
+    torch::Tensor ctc;      // (U, W, K) float64, undefined without CTC
+    torch::Tensor bias;     // (U, W, K) 0 or -inf, or undefined
+  };
+  std::int64_t num_utterances() const { return score_.size(0); }
+  Candidates candidates();
+  void step(std::int64_t i);
+  torch::Tensor end_detected(std::int64_t i) const;
+  bool drop_finished();
+
+  const SearchModel& model_;
+  const BeamSearchOptions& options_;
+  const std::int64_t beam_;
+  const torch::Device device_;
+  const Lengths& lengths_;
+  const LengthLimits limits_;
+  std::vector<std::int64_t> prompt_;
+
+  std::shared_ptr<const std::vector<std::int64_t>> active_;
+  std::unique_ptr<StepScorer> decoder_;
+  std::optional<CtcPrefixScore> ctc_;
+  torch::Tensor tokens_;                             // (N) newest, or (N, L) the prompt
+  torch::Tensor score_, decoder_score_, ctc_score_;  // (U, W)
+  torch::Tensor best_ended_;                         // (U)
+  std::vector<torch::Tensor> best_by_step_;          // (U) each: the best that ended in that step
+  torch::Tensor max_steps_, min_steps_;              // (U, 1)
+  std::vector<Step> steps_;
+};
+
+Search::Candidates Search::candidates() {
+  const std::int64_t count = num_utterances();
+  Candidates out;
+  if (!decoder_) {
+    out.ctc = ctc_->score_all();
+    out.tokens = torch::arange(model_.vocab_size, torch::dtype(torch::kInt64).device(device_))
+                     .view({1, 1, -1})
+                     .expand({count, beam_, -1});
+    return out;
+  }
+  const torch::Tensor log_probs = decoder_->step(tokens_);  // (N, V)
+  const std::int64_t vocab = log_probs.size(1);
+  const auto view = [&](const torch::Tensor& x) { return x.view({count, beam_, -1}); };
+  if (!ctc_) {
+    // The best `beam` of all rows are among the best `beam` of each row.
+    const auto [values, ids] = log_probs.topk(std::min(beam_, vocab), 1);
+    out.decoder = view(values).to(torch::kFloat64);
+    out.tokens = view(ids);
+    return out;
+  }
+  const auto pre_beam =
+      static_cast<std::int64_t>(options_.pre_beam_ratio * static_cast<double>(beam_));
+  if (pre_beam >= vocab) {
+    out.decoder = view(log_probs).to(torch::kFloat64);
+    out.ctc = ctc_->score_all();
+    out.tokens =
+        torch::arange(vocab, tokens_.options()).view({1, 1, -1}).expand({count, beam_, -1});
+    return out;
+  }
+  const auto [values, ids] = log_probs.topk(pre_beam, 1);
+  // <eos> is scored whether the decoder likes it or not.
+  const torch::Tensor eos = torch::full({ids.size(0), 1}, model_.eos, ids.options());
+  out.tokens = view(torch::cat({ids, eos}, 1));
+  out.decoder =
+      view(torch::cat({values, log_probs.narrow(1, model_.eos, 1)}, 1)).to(torch::kFloat64);
+  const torch::Tensor twice = (ids == model_.eos).any(1, /*keepdim=*/true);
+  const torch::Tensor eos_bias =
+      torch::zeros_like(values.narrow(1, 0, 1)).masked_fill(twice, kDead);
+  out.bias = view(torch::cat({torch::zeros_like(values), eos_bias}, 1));
+  out.ctc = ctc_->score(out.tokens);
+  return out;
+}
+
+// ESPnet's end_detect: lengths count prompt and <eos>, so at step i it looks at what ended in steps
+// i - prompt - 1 and the two before.
+torch::Tensor Search::end_detected(std::int64_t i) const {
+  const std::int64_t newest = i - static_cast<std::int64_t>(prompt_.size()) - 1;
+  if (options_.maxlenratio != 0 || newest < kEndDetectLengths - 1) return {};
+  torch::Tensor all;
+  for (std::int64_t s = newest; s > newest - kEndDetectLengths; --s) {
+    const torch::Tensor& best = best_by_step_[static_cast<std::size_t>(s)];
+    const torch::Tensor low = (best > kDead) & (best - best_ended_ < kEndDetectMargin);
+    all = all.defined() ? all & low : low;
+  }
+  return all;
+}
+
+void Search::step(std::int64_t i) {
+  const std::int64_t count = num_utterances();
+  const Candidates c = candidates();
+  const std::int64_t width = c.tokens.size(2);
+  torch::Tensor total = score_.unsqueeze(2).expand({-1, -1, width});
+  if (c.decoder.defined()) total = total + (1 - options_.ctc_weight) * c.decoder;
+  if (options_.penalty != 0) total = total + options_.penalty;
+  if (c.ctc.defined()) total = total + options_.ctc_weight * (c.ctc - ctc_score_.unsqueeze(2));
+  if (c.bias.defined()) total = total + c.bias;
+
+  const auto [best, flat] = total.reshape({count, beam_ * width}).topk(beam_, 1);
+  const torch::Tensor parents = flat.div(width, "trunc");
+  const auto pick = [&](const torch::Tensor& x) {
+    return x.reshape({count, beam_ * width}).gather(1, flat);
+  };
+  const torch::Tensor tokens = pick(c.tokens);
+  if (c.decoder.defined()) decoder_score_ = decoder_score_.gather(1, parents) + pick(c.decoder);
+  if (c.ctc.defined()) ctc_score_ = pick(c.ctc);
+
+  const torch::Tensor at_limit = max_steps_ - 1 <= i;  // (U, 1)
+  const torch::Tensor ends = (tokens == model_.eos) | at_limit;
+  const torch::Tensor counts = ends & (min_steps_ <= i);
+  const torch::Tensor dead = torch::full_like(best, kDead);
+  const torch::Tensor ended = torch::where(counts, best, dead);
+  score_ = torch::where(ends, dead, best);
+  best_by_step_.push_back(ended.amax(1));
+  best_ended_ = torch::maximum(best_ended_, best_by_step_.back());
+  if (const torch::Tensor stop = end_detected(i); stop.defined())
+    score_ = score_.masked_fill(stop.unsqueeze(1), kDead);
+  steps_.push_back({active_, tokens, parents, ended, decoder_score_, ctc_score_});
+
+  if (ctc_) ctc_->advance(parents, tokens);
+  if (decoder_) {
+    const torch::Tensor first_row = torch::arange(count, parents.options()).unsqueeze(1) * beam_;
+    decoder_->reorder((first_row + parents).view({-1}));
+  }
+  tokens_ = tokens.view({-1});
+}
+
+// False when all utterances are done. Shrinks the batch when at least half of it is: less often
+// would compute dead rows, more often would copy caches for little.
+bool Search::drop_finished() {
+  const torch::Tensor alive = (score_ > kDead).any(1).to(torch::kCPU);
+  const auto* flags = alive.data_ptr<bool>();
+  std::vector<std::int64_t> keep;
+  for (std::int64_t u = 0; u < num_utterances(); ++u)
+    if (flags[u]) keep.push_back(u);
+  if (keep.empty()) return false;
+  if (2 * static_cast<std::int64_t>(keep.size()) > num_utterances()) return true;
+  std::vector<std::int64_t> active;
+  for (std::int64_t u : keep) active.push_back((*active_)[static_cast<std::size_t>(u)]);
+  active_ = std::make_shared<const std::vector<std::int64_t>>(std::move(active));
+  const torch::Tensor index = to_device(keep, device_);
+  tokens_ = tokens_.view({num_utterances(), beam_}).index_select(0, index).view({-1});
+  for (torch::Tensor* x :
+       {&score_, &decoder_score_, &ctc_score_, &best_ended_, &max_steps_, &min_steps_})
+    *x = x->index_select(0, index);
+  for (torch::Tensor& x : best_by_step_) x = x.index_select(0, index);
+  if (ctc_) ctc_->select_utterances(index);
+  if (decoder_) decoder_->select_utterances(index);
+  return true;
+}
+
+std::vector<SearchResult> Search::results() const {
+  // One copy to the host per kind of tensor and run of equal batches, not per step.
+  struct HostStep {
+    const std::int64_t* tokens = nullptr;
+    const std::int64_t* parents = nullptr;
+    const double* ended = nullptr;
+    const double* decoder = nullptr;
+    const double* ctc = nullptr;
+  };
+  std::vector<std::vector<HostStep>> rows(lengths_.size());  // [utterance][step]
+  std::vector<torch::Tensor> keep_alive;
+  for (std::size_t begin = 0; begin < steps_.size();) {
+    std::size_t end = begin;
+    while (end < steps_.size() && steps_[end].utterances == steps_[begin].utterances) ++end;
+    const auto stacked = [&](torch::Tensor Step::*member) {
+      std::vector<torch::Tensor> parts;
+      for (std::size_t s = begin; s < end; ++s) parts.push_back(steps_[s].*member);
+      keep_alive.push_back(torch::stack(parts).to(torch::kCPU).contiguous());
+      return keep_alive.back();
+    };
+    const torch::Tensor tokens = stacked(&Step::tokens), parents = stacked(&Step::parents);
+    const torch::Tensor ended = stacked(&Step::ended), decoder = stacked(&Step::decoder),
+                        ctc = stacked(&Step::ctc);
+    const auto& utterances = *steps_[begin].utterances;
+    for (std::size_t s = begin; s < end; ++s) {
+      for (std::size_t u = 0; u < utterances.size(); ++u) {
+        const std::size_t at =
+            ((s - begin) * utterances.size() + u) * static_cast<std::size_t>(beam_);
+        rows[static_cast<std::size_t>(utterances[u])].push_back(
+            {tokens.data_ptr<std::int64_t>() + at, parents.data_ptr<std::int64_t>() + at,
+             ended.data_ptr<double>() + at, decoder.data_ptr<double>() + at,
+             ctc.data_ptr<double>() + at});
+      }
+    }
+    begin = end;
+  }
+
+  struct Ended {
+    double order, score;
+    std::size_t step;
+    std::int64_t row;
+  };
+  std::vector<SearchResult> out(lengths_.size());
+  for (std::size_t u = 0; u < rows.size(); ++u) {
+    std::vector<Ended> ended;
+    for (std::size_t s = 0; s < rows[u].size(); ++s) {
+      for (std::int64_t w = 0; w < beam_; ++w) {
+        const double score = rows[u][s].ended[w];
+        if (score <= kImpossible) continue;
+        out[u].num_steps = static_cast<std::int64_t>(s) + 1;
+        // ESPnet divides by the length without <sos>, in which a forced <eos> counts once more.
+        const bool forced = static_cast<std::int64_t>(s) == limits_.max[u] - 1;
+        const double length = static_cast<double>(prompt_.size() + s + (forced ? 1 : 0));
+        ended.push_back({options_.normalize_length ? score / length : score, score, s, w});
+      }
+    }
+    std::stable_sort(ended.begin(), ended.end(),
+                     [](const Ended& a, const Ended& b) { return a.order > b.order; });
+    if (static_cast<std::int64_t>(ended.size()) > options_.nbest)
+      ended.resize(static_cast<std::size_t>(options_.nbest));
+    for (const Ended& e : ended) {
+      Hypothesis hypothesis{
+          {}, e.score, rows[u][e.step].decoder[e.row], rows[u][e.step].ctc[e.row]};
+      std::int64_t row = e.row;
+      for (std::size_t s = e.step + 1; s-- > 0; row = rows[u][s].parents[row])
+        hypothesis.tokens.push_back(rows[u][s].tokens[row]);
+      std::reverse(hypothesis.tokens.begin(), hypothesis.tokens.end());
+      if (hypothesis.tokens.back() == model_.eos) hypothesis.tokens.pop_back();
+      out[u].nbest.push_back(std::move(hypothesis));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+BeamSearch::BeamSearch(SearchModel model, BeamSearchOptions options)
+    : model_(std::move(model)), options_(std::move(options)) {
+  if (options_.beam_size < 1)
+    throw ConfigError(fmt::format("beam_size: got {}, expected at least 1", options_.beam_size));
+  if (!(options_.ctc_weight >= 0 && options_.ctc_weight <= 1))
+    throw ConfigError(fmt::format("ctc_weight: got {}, expected 0 to 1", options_.ctc_weight));
+  if (options_.nbest < 1)
+    throw ConfigError(fmt::format("nbest: got {}, expected at least 1", options_.nbest));
+  if (options_.beam_size > model_.vocab_size)
+    throw ConfigError(fmt::format("beam_size: got {}, expected at most the vocabulary's {}",
+                                  options_.beam_size, model_.vocab_size));
+  if (options_.ctc_weight < 1 && !model_.start_decoder)
+    throw ConfigError(fmt::format("ctc_weight: got {}, but the model has no attention decoder",
+                                  options_.ctc_weight),
+                      "set ctc_weight: 1.0");
+  if (options_.ctc_weight > 0 && !model_.ctc_log_probs)
+    throw ConfigError(
+        fmt::format("ctc_weight: got {}, but the model has no CTC", options_.ctc_weight),
+        "set ctc_weight: 0.0");
+}
+
+std::vector<SearchResult> BeamSearch::decode(const torch::Tensor& memory,
+                                             const Lengths& lengths) const {
+  if (lengths.empty()) return {};
+  const torch::NoGradGuard no_grad;
+  return search(memory, lengths, options_.minlenratio);
+}
+
+std::vector<SearchResult> BeamSearch::search(const torch::Tensor& memory, const Lengths& lengths,
+                                             double minlenratio) const {
+  Search run(model_, options_, memory, lengths, minlenratio);
+  run.run();
+  std::vector<SearchResult> results = run.results();
+  if (minlenratio < 0.1) return results;
+  // Nothing ended: ask for less.
+  std::vector<std::int64_t> again;
+  Lengths again_lengths;
+  for (std::size_t u = 0; u < results.size(); ++u) {
+    if (!results[u].nbest.empty()) continue;
+    again.push_back(static_cast<std::int64_t>(u));
+    again_lengths.push_back(lengths[u]);
+  }
+  if (again.empty()) return results;
+  const torch::Tensor index = to_device(again, memory.device());
+  auto retried =
+      search(memory.index_select(0, index), again_lengths, std::max(0.0, minlenratio - 0.1));
+  for (std::size_t i = 0; i < again.size(); ++i)
+    results[static_cast<std::size_t>(again[i])] = std::move(retried[i]);
+  return results;
+}
+
+}  // namespace tutti::speech

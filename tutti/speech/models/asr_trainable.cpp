@@ -1,0 +1,69 @@
+#include "tutti/speech/models/asr_trainable.h"
+
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/speech/metrics/edit_distance.h"
+
+namespace tutti::speech {
+
+namespace {
+
+Lengths read_lengths(const trainer::Batch& batch, const std::string& name) {
+  const torch::Tensor host = batch[name].to(torch::kCPU, torch::kInt64).contiguous();
+  return {host.data_ptr<std::int64_t>(), host.data_ptr<std::int64_t>() + host.numel()};
+}
+
+AsrBatch to_asr_batch(const trainer::Batch& batch) {
+  return {batch["speech"], read_lengths(batch, "speech_lengths"), batch["text"],
+          read_lengths(batch, "text_lengths")};
+}
+
+trainer::StepOutput to_output(AsrLoss&& loss) {
+  trainer::StepOutput output;
+  output.loss = loss.loss;
+  output.weight = static_cast<double>(loss.batch_size);
+  for (auto& [name, value] : loss.stats) output.stats[name] = value;
+  return output;
+}
+
+// Tokens of the best CTC path: repeats merged, blanks left out.
+std::vector<std::string> best_path(const std::int64_t* ids, std::int64_t frames) {
+  std::vector<std::string> tokens;
+  for (std::int64_t t = 0; t < frames; ++t)
+    if (ids[t] != 0 && (t == 0 || ids[t] != ids[t - 1])) tokens.push_back(std::to_string(ids[t]));
+  return tokens;
+}
+
+}  // namespace
+
+AsrTrainable::AsrTrainable(AsrModel model) : ModuleModel(model.ptr()), model_(std::move(model)) {}
+
+trainer::StepOutput AsrTrainable::training_step(const trainer::Batch& batch) {
+  return to_output(model_->forward(to_asr_batch(batch)));
+}
+
+trainer::StepOutput AsrTrainable::validation_step(const trainer::Batch& batch) {
+  torch::NoGradGuard no_grad;
+  const AsrBatch asr = to_asr_batch(batch);
+  const Encoded encoded = model_->encode(asr.speech, asr.speech_lengths);
+  trainer::StepOutput output = to_output(model_->loss(encoded, asr));
+  if (model_->ctc.is_empty()) return output;
+  const torch::Tensor ids =
+      model_->ctc->logits(encoded.out).argmax(-1).to(torch::kCPU).contiguous();
+  const torch::Tensor text = asr.text.to(torch::kCPU, torch::kInt64).contiguous();
+  EditCounts counts;
+  for (std::int64_t b = 0; b < ids.size(0); ++b) {
+    std::vector<std::string> reference;
+    for (std::int64_t u = 0; u < asr.text_lengths[b]; ++u)
+      reference.push_back(std::to_string(text.data_ptr<std::int64_t>()[b * text.size(1) + u]));
+    counts += align(reference,
+                    best_path(ids.data_ptr<std::int64_t>() + b * ids.size(1), encoded.lengths[b]))
+                  .counts;
+  }
+  output.ratios["cer_ctc"] = {static_cast<double>(counts.errors()),
+                              static_cast<double>(counts.reference_size())};
+  return output;
+}
+
+}  // namespace tutti::speech

@@ -1,0 +1,28 @@
+// An AsrModel as the trainer wants it.
+//
+//   AsrTrainable model(AsrModel(Build{}, settings));
+//   trainer::StepOutput out = model.training_step(batch);
+//
+// A batch holds `speech` (B, N) float, `speech_lengths` (B), `text` (B, L) int64 padded with -1 and
+// `text_lengths` (B). Lengths should stay on the CPU; if they are on a GPU, reading them waits for
+// it. Losses are means over utterances. Validation adds cer_ctc: edits of the best CTC path against
+// the text, token by token.
+#pragma once
+
+#include "tutti/speech/models/asr_model.h"
+#include "tutti/trainer/model.h"
+
+namespace tutti::speech {
+
+class AsrTrainable final : public trainer::ModuleModel {
+ public:
+  explicit AsrTrainable(AsrModel model);
+  trainer::StepOutput training_step(const trainer::Batch& batch) override;
+  trainer::StepOutput validation_step(const trainer::Batch& batch) override;
+  const AsrModel& model() const { return model_; }
+
+ private:
+  AsrModel model_;
+};
+
+}  // namespace tutti::speech

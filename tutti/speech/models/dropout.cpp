@@ -1,0 +1,88 @@
+// Dropout that is cheap on a CPU: torch draws a double from a Mersenne twister for every element,
+// which was a fifth of a training step of a small model. Here one draw from torch's generator keys
+// a hash of the element's index, which vectorises; the backward pass hashes again instead of
+// keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <mutex>
+
+#include "tutti/speech/models/modules.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define TUTTI_VECTOR_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define TUTTI_VECTOR_CLONES
+#endif
+
+namespace tutti::speech {
+
+namespace {
+
+// y = x * scale where a hash of (key, index) reaches `threshold` (of 2^31), else 0. The mixing is
+// MurmurHash3's finalizer.
+TUTTI_VECTOR_CLONES
+void drop(const float* __restrict x, float* __restrict y, std::int64_t begin, std::int64_t end,
+          std::uint32_t key_low, std::uint32_t key_high, std::int32_t threshold, float scale) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    std::uint32_t h = static_cast<std::uint32_t>(i) * 0x9E3779B1U + key_low;
+    h ^= h >> 16;
+    h *= 0x85EBCA6BU;
+    h ^= key_high;
+    h ^= h >> 13;
+    h *= 0xC2B2AE35U;
+    h ^= h >> 16;
+    y[i] = static_cast<std::int32_t>(h >> 1) >= threshold ? x[i] * scale : 0.0F;
+  }
+}
+
+torch::Tensor dropped(const torch::Tensor& x, std::uint64_t key, double rate) {
+  const torch::Tensor input = x.contiguous();
+  torch::Tensor output = torch::empty_like(input);
+  const auto threshold = static_cast<std::int32_t>(rate * 2147483648.0);
+  const float scale = static_cast<float>(1.0 / (1.0 - rate));
+  const float* from = input.data_ptr<float>();
+  float* to = output.data_ptr<float>();
+  at::parallel_for(0, input.numel(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+    drop(from, to, begin, end, static_cast<std::uint32_t>(key),
+         static_cast<std::uint32_t>(key >> 32), threshold, scale);
+  });
+  return output;
+}
+
+class CpuDropout : public torch::autograd::Function<CpuDropout> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               double rate, std::int64_t key) {
+    context->saved_data["rate"] = rate;
+    context->saved_data["key"] = key;
+    return dropped(x, static_cast<std::uint64_t>(key), rate);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto key = static_cast<std::uint64_t>(context->saved_data["key"].toInt());
+    return {dropped(gradients[0], key, context->saved_data["rate"].toDouble()), torch::Tensor(),
+            torch::Tensor()};
+  }
+};
+
+std::int64_t draw_key() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return static_cast<std::int64_t>(
+      at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+}
+
+}  // namespace
+
+torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training) {
+  if (!training || rate <= 0) return x;
+  const bool ours = x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && rate < 1;
+  return ours ? CpuDropout::apply(x, rate, draw_key()) : torch::dropout(x, rate, true);
+}
+
+}  // namespace tutti::speech

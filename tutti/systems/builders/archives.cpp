@@ -1,0 +1,30 @@
+#include "tutti/systems/builders/archives.h"
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/core/subprocess.h"
+
+namespace tutti::systems {
+namespace fs = std::filesystem;
+
+fs::path unpacked_source(const BuildContext& context, std::string_view hint) {
+  const config::Node key =
+      context.options["source"].defined() ? context.options["source"] : context.options["source_dir"];
+  if (key.is_null())
+    throw ConfigError("create_dataset.source: got nothing, expected an archive or a folder", std::string(hint));
+  const fs::path source = fs::absolute(key.as<std::string>());
+  if (fs::is_directory(source)) return source;
+  if (!fs::exists(source)) throw DataError(source.string() + ": no such file or folder", std::string(hint));
+  const fs::path folder = context.data_dir / "source";
+  const fs::path marker = folder / ".unpacked";
+  if (fs::exists(marker)) return folder;
+  log::info("unpacking {}", source.string());
+  make_folders(folder);
+  const auto result = run_command({.argv = {"tar", "-xf", source.string(), "-C", folder.string()}});
+  if (!result.ok()) throw DataError(result.describe(), "is the archive complete?");
+  write_file_atomic(marker, "");
+  return folder;
+}
+
+}  // namespace tutti::systems

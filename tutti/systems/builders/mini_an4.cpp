@@ -1,0 +1,71 @@
+// ESPnet's miniature of CMU's AN4: a handful of SPHERE files with their transcriptions.
+#include <fmt/format.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+#include "tutti/systems/builders/archives.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path find_corpus(const fs::path& source) {
+  for (const auto& entry : fs::recursive_directory_iterator(source))
+    if (entry.is_directory() && fs::exists(entry.path() / "etc" / "an4_train.transcription")) return entry.path();
+  if (fs::exists(source / "etc" / "an4_train.transcription")) return source;
+  throw DataError(source.string() + ": no an4 folder with etc/an4_train.transcription in it");
+}
+
+class MiniAn4Builder final : public DatasetBuilder {
+ public:
+  std::vector<std::string> splits() const override { return {"train", "valid", "test"}; }
+
+  void build(const BuildContext& context) const override {
+    make_folders(context.data_dir);
+    const fs::path corpus = find_corpus(unpacked_source(context, "set it to mini_an4.tar.gz"));
+    const auto train = read_split(context, corpus, "train");
+    // The corpus has no validation set of its own; ESPnet's recipe validates on training data's tail.
+    write_manifest(manifest_path(context.data_dir, "valid"), read_split(context, corpus, "test"));
+    write_manifest(manifest_path(context.data_dir, "test"), read_split(context, corpus, "test"));
+    write_manifest(manifest_path(context.data_dir, "train"), train);
+  }
+
+ private:
+  // Lines are "<s> TEXT </s> (an251-fash-b)"; the folder of an utterance is the middle of its name.
+  static std::vector<Json> read_split(const BuildContext& context, const fs::path& corpus, const std::string& split_name) {
+    const fs::path file = corpus / "etc" / fmt::format("an4_{}.transcription", split_name);
+    const std::string folder = split_name == "train" ? "an4_clstk" : "an4test_clstk";
+    std::vector<Json> utterances;
+    int line_number = 0;
+    for (const auto& line : split(read_file(file), '\n')) {
+      ++line_number;
+      if (trim(line).empty()) continue;
+      const auto open = line.rfind('(');
+      const auto close = line.rfind(')');
+      if (open == std::string::npos || close == std::string::npos || close < open)
+        throw DataError(fmt::format("{}:{}: expected TEXT (id), got '{}'", file.string(), line_number, line));
+      const std::string id = line.substr(open + 1, close - open - 1);
+      std::vector<std::string> words;
+      for (const auto& word : split_words(std::string_view(line).substr(0, open)))
+        if (word != "<s>" && word != "</s>") words.push_back(word);
+      const auto parts = split(id, '-');
+      const std::string speaker = parts.size() > 1 ? parts[1] : id;
+      const fs::path audio = corpus / "wav" / folder / speaker / (id + ".sph");
+      if (!fs::exists(audio)) continue;  // the miniature keeps only some of the utterances it lists
+      utterances.push_back({{"id", id},
+                            {"audio", fs::relative(audio, context.data_dir).string()},
+                            {"text", join(words, " ")},
+                            {"speaker", speaker}});
+    }
+    if (utterances.empty()) throw DataError(file.string() + ": none of its utterances has audio");
+    return utterances;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<DatasetBuilder> make_mini_an4_builder() { return std::make_unique<MiniAn4Builder>(); }
+
+}  // namespace tutti::systems

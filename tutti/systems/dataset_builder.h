@@ -1,0 +1,55 @@
+// Where a corpus comes from: recipes name a builder, `create_dataset` runs it once, and the rest of
+// the pipeline reads the manifests it left.
+//
+//   training.yaml:   dataset: {train: [{data_src: digits/asr, data_src_args: {split: train}}], ...}
+//   disk:            DATA_DIR/train.jsonl, DATA_DIR/valid.jsonl, DATA_DIR/test_*.jsonl
+//
+// A builder is stateless; everything it needs is in the BuildContext. Builders may use several
+// threads of their own. They must leave either a whole manifest or none (write_file_atomic), so that
+// an interrupted build is simply run again.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/config/node.h"
+#include "tutti/core/json.h"
+
+namespace tutti::systems {
+
+struct BuildContext {
+  std::filesystem::path data_dir;   // where manifests and made audio go
+  config::Node options;             // the `create_dataset:` block
+};
+
+class DatasetBuilder {
+ public:
+  virtual ~DatasetBuilder() = default;
+  // The manifests a whole build leaves in data_dir ("train", "valid", "test_voices").
+  virtual std::vector<std::string> splits() const = 0;
+  // Throws DataError when the source is absent or wrong, IoError when it cannot write.
+  virtual void build(const BuildContext& context) const = 0;
+};
+
+// All builders by name; "digits/asr" and "digits" mean the same. Throws ConfigError with the known
+// names for an unknown one.
+std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src);
+std::vector<std::string> dataset_builder_names();
+
+std::unique_ptr<DatasetBuilder> make_digits_builder();
+std::unique_ptr<DatasetBuilder> make_fsdd_builder();
+std::unique_ptr<DatasetBuilder> make_mini_an4_builder();
+
+std::filesystem::path manifest_path(const std::filesystem::path& data_dir, std::string_view split);
+// One line per utterance: {"id", "audio", "text", "speaker"}; audio paths relative to the manifest.
+void write_manifest(const std::filesystem::path& path, const std::vector<Json>& utterances);
+
+// Runs `work(i)` for 0 <= i < count on as many threads as there are cores; the first exception ends
+// it and is thrown here. `what` names the progress line.
+void for_each_parallel(std::string_view what, std::size_t count, const std::function<void(std::size_t)>& work);
+
+}  // namespace tutti::systems

@@ -1,0 +1,109 @@
+#include "tutti/systems/demo/server.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/systems/demo/page.h"
+
+namespace tutti::systems {
+namespace {
+
+// Lets a client through at most `limit` times in any minute.
+class RateLimit {
+ public:
+  explicit RateLimit(int limit) : limit_(static_cast<std::size_t>(limit)) {}
+  bool admit(const std::string& client) {
+    const double now = Clock::system().unix_seconds();
+    const std::lock_guard lock(mutex_);
+    auto& times = times_[client];
+    while (!times.empty() && times.front() < now - 60) times.pop_front();
+    if (times.size() >= limit_) return false;
+    times.push_back(now);
+    if (times_.size() > 10000) times_.clear();  // bounded memory matters more than a forgotten minute
+    return true;
+  }
+
+ private:
+  const std::size_t limit_;
+  std::mutex mutex_;
+  std::map<std::string, std::deque<double>> times_;  // guarded by mutex_
+};
+
+void reply(httplib::Response& response, int status, const Json& body) {
+  response.status = status;
+  response.set_content(to_json_line(body), "application/json");
+}
+
+}  // namespace
+
+struct DemoServer::Impl {
+  Impl(DemoOptions o, Recognizer r) : options(std::move(o)), recognizer(std::move(r)), rate(options.max_requests_per_minute) {}
+
+  void recognise(const httplib::Request& request, httplib::Response& response) {
+    if (!rate.admit(request.remote_addr)) return reply(response, 429, {{"error", "too many requests; wait a minute"}});
+    if (request.body.empty()) return reply(response, 400, {{"error", "send the bytes of an audio file"}});
+    try {
+      TempFolder folder("tutti-demo");
+      const auto path = folder.path() / "audio";
+      write_file_atomic(path, request.body, 0600);
+      const std::lock_guard lock(recognizer_mutex);
+      reply(response, 200, recognizer(path.string()));
+    } catch (const Error& e) {
+      reply(response, 422, {{"error", e.what()}});
+    } catch (const std::exception& e) {
+      log::error("demo: {}", e.what());
+      reply(response, 500, {{"error", "internal error; see the server's log"}});
+    }
+  }
+
+  DemoOptions options;
+  Recognizer recognizer;
+  RateLimit rate;
+  std::mutex recognizer_mutex;
+  httplib::Server http;
+  int port = 0;
+};
+
+DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(recognizer))) {
+  auto& http = impl_->http;
+  http.set_payload_max_length(impl_->options.max_upload_bytes);
+  http.set_read_timeout(30);
+  http.Get("/", [this](const httplib::Request&, httplib::Response& response) {
+    // The page runs its own inline script and nothing else; the browser enforces it.
+    response.set_header("Content-Security-Policy",
+                        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+                        "media-src blob: data:; img-src data:");
+    response.set_content(std::string(kDemoPage), "text/html; charset=utf-8");
+  });
+  http.Get("/api/info", [this](const httplib::Request&, httplib::Response& response) {
+    reply(response, 200, {{"title", impl_->options.title}, {"description", impl_->options.description}});
+  });
+  http.Post("/api/recognize",
+            [this](const httplib::Request& request, httplib::Response& response) { impl_->recognise(request, response); });
+  http.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    if (response.status == 413) reply(response, 413, {{"error", "the file is too large"}});
+  });
+  const auto& o = impl_->options;
+  impl_->port = o.port == 0 ? http.bind_to_any_port(o.host) : (http.bind_to_port(o.host, o.port) ? o.port : -1);
+  if (impl_->port <= 0)
+    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port), "choose another port with ui.port");
+}
+
+DemoServer::~DemoServer() = default;
+
+int DemoServer::port() const { return impl_->port; }
+
+void DemoServer::run() { impl_->http.listen_after_bind(); }
+
+void DemoServer::stop() { impl_->http.stop(); }
+
+}  // namespace tutti::systems

@@ -1,0 +1,139 @@
+// Decoding: one worker pool over all test sets, results and scp files in item order.
+#include <fmt/format.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/core/units.h"
+#include "tutti/parallel/parallel.h"
+#include "tutti/parallel/runner.h"
+#include "tutti/systems/corpus.h"
+#include "tutti/systems/recognizer.h"
+#include "tutti/systems/stages.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+// All test sets one after the other, so that the env is the same for every set and is built once.
+struct TestSets {
+  std::vector<data::NamedDataset> sets;
+
+  std::uint64_t begin_of(std::size_t set) const {
+    std::uint64_t begin = 0;
+    for (std::size_t s = 0; s < set; ++s) begin += sets[s].dataset->size();
+    return begin;
+  }
+  data::Sample read(std::uint64_t index) const {
+    for (const auto& set : sets) {
+      if (index < set.dataset->size()) return set.dataset->read(index);
+      index -= set.dataset->size();
+    }
+    throw InternalError(fmt::format("item {} is past the last test set", index));
+  }
+};
+
+std::shared_ptr<TestSets> open_test_sets(const config::Node& inference, const std::string& data_dir, int sample_rate) {
+  auto out = std::make_shared<TestSets>();
+  for (auto& part : corpus_manifests(inference, "test", data_dir))
+    out->sets.push_back({part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
+  return out;
+}
+
+class DecodeProvider : public parallel::EnvironmentProvider {
+ public:
+  using EnvironmentProvider::EnvironmentProvider;
+  void build_env(parallel::Env& env) const override {
+    auto recognizer = std::make_shared<Recognizer>(load_recognizer(config()["model"], params().at("batch_size")));
+    env.put("dataset", open_test_sets(config(), params().at("data_dir"), recognizer->sample_rate));
+    env.put("model", std::move(recognizer));
+  }
+  std::vector<std::string> model_files() const override { return recognizer_files(config()["model"]); }
+};
+TUTTI_REGISTER_PROVIDER(DecodeProvider);
+
+class DecodeRunner : public parallel::BaseRunner {
+ public:
+  using BaseRunner::BaseRunner;
+
+  Json forward(std::uint64_t index, const parallel::Env& env) const override {
+    return forward_batch(std::span(&index, 1), env)[0];
+  }
+
+  std::vector<Json> forward_batch(std::span<const std::uint64_t> indices, const parallel::Env& env) const override {
+    const auto& dataset = env.get<TestSets>("dataset");
+    auto& recognizer = env.get<Recognizer>("model");
+    std::vector<data::Sample> samples;
+    std::vector<std::vector<float>> waveforms;
+    for (const std::uint64_t index : indices) {
+      samples.push_back(dataset.read(index));
+      waveforms.push_back(std::move(samples.back().speech));
+    }
+    const auto recognised = recognizer.speech2text->decode(waveforms);
+    std::vector<Json> results;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const auto& best = recognised[i].nbest.at(0);
+      Json result = {{"utt_id", samples[i].uid}, {"hyp", best.text}, {"ref", samples[i].text}, {"score", best.score}};
+      result["seconds"] = static_cast<double>(waveforms[i].size()) / recognizer.sample_rate;
+      if (recognised[i].nbest.size() > 1)
+        for (const auto& other : recognised[i].nbest) result["nbest"].push_back({{"text", other.text}, {"score", other.score}});
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+
+  // ---- on the driver, in item order
+  void open_writers(const fs::path&) override { scp_.clear(); }
+  void write_record(std::uint64_t, const Json& result) override {
+    const std::string id = result.at("utt_id");
+    for (const char* field : {"hyp", "ref"}) scp_[field] += id + " " + one_line(result.at(field)) + "\n";
+    audio_seconds_ += result.at("seconds").get<double>();
+  }
+  void merge(const fs::path& output_dir) override {
+    for (const auto& [field, text] : scp_) write_file_atomic(output_dir / (field + ".scp"), text);
+  }
+  double audio_seconds() const { return audio_seconds_; }
+
+ private:
+  // A line break inside a hypothesis would break the file for every reader.
+  static std::string one_line(std::string text) {
+    for (char& c : text)
+      if (c == '\n' || c == '\r') c = ' ';
+    return text;
+  }
+  std::map<std::string, std::string> scp_;
+  double audio_seconds_ = 0;
+};
+TUTTI_REGISTER_RUNNER(DecodeRunner);
+
+}  // namespace
+
+void infer(const StageContext& context) {
+  const fs::path inference_dir = context.folder("inference_dir");
+  const std::string data_dir = context.folder("data_dir").string();
+  const auto batch_size = context.inference["batch_size"].value_or<std::uint64_t>(1);
+  const auto sets = open_test_sets(context.inference, data_dir, 0);
+  const auto scope = parallel::set_parallel(context.inference["parallel"]);
+  const auto client = parallel::get_client<>();
+  const DecodeProvider provider(context.inference, {{"data_dir", data_dir}, {"batch_size", batch_size}});
+  for (std::size_t s = 0; s < sets->sets.size(); ++s) {
+    const auto& [name, dataset] = sets->sets[s];
+    DecodeRunner runner(provider);
+    parallel::RunOptions options;
+    options.batch_size = batch_size;
+    options.output_dir = inference_dir / name;
+    options.progress = true;
+    options.handle_signals = true;
+    const std::uint64_t begin = sets->begin_of(s);
+    options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json { return dataset->uid(index - begin); };
+    const double start = Clock::system().unix_seconds();
+    runner(parallel::range(begin, begin + dataset->size()), options);
+    const double seconds = Clock::system().unix_seconds() - start;
+    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name, dataset->size(),
+              format_duration(runner.audio_seconds()), format_duration(seconds),
+              seconds / std::max(1e-9, runner.audio_seconds()));
+  }
+}
+
+}  // namespace tutti::systems

@@ -1,0 +1,18 @@
+// The layout of a packed model: everything decoding needs, with paths relative to the folder.
+#pragma once
+
+#include <array>
+#include <string>
+
+namespace tutti::systems {
+
+inline constexpr const char* kPackedConfig = "config.yaml";
+inline constexpr const char* kPackedWeights = "model.safetensors";
+
+// Keys of the config that name files of the pack, as JSON pointers.
+inline std::array<std::string, 4> packed_paths() {
+  return {"/model/token_list", "/model/normalize_conf/stats_file", "/dataset/preprocessor/token_list",
+          "/dataset/preprocessor/bpemodel"};
+}
+
+}  // namespace tutti::systems

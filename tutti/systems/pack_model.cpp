@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/systems/pack.h"
+#include "tutti/systems/stages.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The averaged weights of the first criterion, or the newest checkpoint's.
+fs::path best_weights(const fs::path& exp_dir) {
+  const fs::path folder = exp_dir / "checkpoints";
+  if (fs::is_directory(folder)) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find(".ave_") != std::string::npos && entry.path().extension() == ".safetensors") return entry.path();
+    }
+  }
+  throw DataError(folder.string() + ": no averaged weights", "run the train stage to its end first");
+}
+
+std::string readme(const StageContext& context, const fs::path& inference_dir) {
+  std::string text = fmt::format(
+      "# {}\n\nA recogniser packed by Tutti.\n\n```\ntutti infer --model . audio.wav...\n```\n", context.folder("exp_dir").filename().string());
+  const fs::path metrics = inference_dir / "metrics.json";
+  if (!fs::exists(metrics)) return text;
+  text += "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n";
+  for (const auto& [metric, sets] : parse_json(read_file(metrics), metrics.string()).items())
+    for (const auto& [set, values] : sets.items())
+      text += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set, values.begin().value().dump());
+  return text;
+}
+
+}  // namespace
+
+void pack_model(const StageContext& context) {
+  const fs::path exp_dir = context.folder("exp_dir");
+  const fs::path weights = best_weights(exp_dir);
+  const fs::path folder = exp_dir / "model_pack";
+  make_folders(folder);
+  Json config = config::to_json(context.training);
+  for (const auto& pointer : packed_paths()) {
+    const Json::json_pointer where(pointer);
+    if (!config.contains(where) || !config[where].is_string()) continue;
+    const fs::path file = config[where].get<std::string>();
+    write_file_atomic(folder / file.filename(), read_file(file));
+    config[where] = file.filename().string();
+  }
+  for (const char* key : {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"}) config.erase(key);
+  write_file_atomic(folder / kPackedWeights, read_file(weights));
+  write_file_atomic(folder / "README.md", readme(context, exp_dir / "inference"));
+  write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
+  log::info("{} packed into {}", weights.filename().string(), folder.string());
+}
+
+}  // namespace tutti::systems

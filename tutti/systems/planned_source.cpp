@@ -1,0 +1,96 @@
+#include "tutti/systems/planned_source.h"
+
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+
+namespace tutti::systems {
+namespace {
+
+torch::ScalarType scalar_type(data::DType dtype) {
+  switch (dtype) {
+    case data::DType::kUint8: return torch::kUInt8;
+    case data::DType::kInt16: return torch::kInt16;
+    case data::DType::kInt32: return torch::kInt32;
+    case data::DType::kInt64: return torch::kInt64;
+    case data::DType::kFloat32: return torch::kFloat32;
+    case data::DType::kFloat64: return torch::kFloat64;
+  }
+  throw InternalError("unknown element type");
+}
+
+class PlannedStream final : public trainer::BatchStream {
+ public:
+  PlannedStream(const PlannedSourceInputs& inputs, data::EpochPlan plan, data::PlanPosition position)
+      : sample_rate_(inputs.sample_rate),
+        loader_(inputs.loader, inputs.dataset, inputs.prepare, std::move(plan), inputs.rank, position) {}
+  std::optional<trainer::Batch> next() override {
+    auto batch = loader_.next();
+    if (!batch) return std::nullopt;
+    return to_trainer_batch(std::move(*batch), sample_rate_);
+  }
+
+ private:
+  int sample_rate_;
+  data::Loader loader_;
+};
+
+class PlannedSource final : public trainer::DataSource {
+ public:
+  explicit PlannedSource(PlannedSourceInputs inputs) : inputs_(std::move(inputs)) {}
+
+  std::unique_ptr<trainer::BatchStream> open(const trainer::Position& position) override {
+    const auto epoch = static_cast<std::uint64_t>(position.epoch);
+    const auto group = static_cast<std::uint64_t>(position.batch);
+    if (position.world_size == world() || position.batch == 0)
+      return std::make_unique<PlannedStream>(inputs_, inputs_.plan->epoch(epoch), data::PlanPosition{epoch, group});
+    return std::make_unique<PlannedStream>(inputs_, remaining(position), data::PlanPosition{epoch, 0});
+  }
+
+  std::optional<std::int64_t> num_batches(std::int64_t epoch) const override {
+    return static_cast<std::int64_t>(inputs_.plan->epoch(static_cast<std::uint64_t>(epoch)).num_groups());
+  }
+  std::uint64_t plan_hash(std::int64_t epoch) const override {
+    return inputs_.plan->epoch(static_cast<std::uint64_t>(epoch)).hash();
+  }
+
+ private:
+  int world() const { return inputs_.plan->settings().world; }
+
+  // What ranks of another number left of an epoch, dealt out over ours.
+  data::EpochPlan remaining(const trainer::Position& position) const {
+    data::PlanSettings before = inputs_.plan->settings();
+    before.world = position.world_size;
+    const data::EpochPlan old = data::BatchPlan(before, inputs_.dataset).epoch(static_cast<std::uint64_t>(position.epoch));
+    data::BatchList left;
+    const auto taken = static_cast<std::size_t>(position.batch) * static_cast<std::size_t>(position.world_size);
+    for (std::size_t b = taken; b < old.batches().size(); ++b) left.add(old.batches()[b]);
+    while (left.size() % static_cast<std::size_t>(world()) != 0) left.add({});
+    return {std::move(left), world()};
+  }
+
+  PlannedSourceInputs inputs_;
+};
+
+}  // namespace
+
+trainer::Batch to_trainer_batch(data::Batch batch, int sample_rate) {
+  trainer::Batch out;
+  out.utt_ids = std::move(batch.uids);
+  for (auto& [name, array] : batch.arrays)
+    out.tensors[name] = torch::from_blob(
+        array.bytes.get(), array.shape, [keep = array.bytes](void*) {}, torch::TensorOptions(scalar_type(array.dtype)));
+  const auto lengths = batch.arrays.find("speech_lengths");
+  if (sample_rate > 0 && lengths != batch.arrays.end()) {
+    const auto* samples = lengths->second.data<std::int64_t>();
+    for (std::int64_t i = 0; i < lengths->second.size(); ++i)
+      out.audio_seconds += static_cast<double>(samples[i]) / sample_rate;
+  }
+  return out;
+}
+
+std::unique_ptr<trainer::DataSource> make_planned_source(PlannedSourceInputs inputs) {
+  return std::make_unique<PlannedSource>(std::move(inputs));
+}
+
+}  // namespace tutti::systems

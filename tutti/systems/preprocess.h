@@ -1,0 +1,20 @@
+// `dataset.preprocessor`: from a read sample to what is collated.
+#pragma once
+
+#include <memory>
+
+#include "tutti/config/node.h"
+#include "tutti/data/loader.h"
+#include "tutti/speech/text/token_list.h"
+
+namespace tutti::systems {
+
+// The tokens of a config: `token_type`, `token_list` and `bpemodel` of dataset.preprocessor, each
+// falling back to the model's and the tokenizer's own blocks. Throws ConfigError when there is no
+// token list, DataError when it cannot be read.
+speech::TextCodec make_codec(const config::Node& training);
+
+// Tokenises; training samples are also augmented as the block says, by (seed, epoch, utterance).
+data::Prepare make_prepare(const config::Node& training, bool is_training, std::uint64_t seed);
+
+}  // namespace tutti::systems

@@ -1,0 +1,184 @@
+#include "tutti/systems/stage.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/crc32c.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+#include "tutti/core/units.h"
+#include "tutti/systems/stages.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<Stage>& registry() {
+  static std::vector<Stage> stages = builtin_stages();
+  return stages;
+}
+
+// The rank a launcher gave this process, if one did. Good enough to decide who writes files; training
+// itself asks launch::detect.
+std::optional<int> launcher_rank() {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return std::atoi(value);
+  }
+  return std::nullopt;
+}
+
+const config::Node& config_of(const StageContext& context, Needs needs) {
+  switch (needs) {
+    case Needs::kTraining: return context.training;
+    case Needs::kInference: return context.inference;
+    case Needs::kMetrics: return context.metrics;
+    case Needs::kDemo: return context.demo;
+  }
+  return context.training;
+}
+
+std::string_view flag_of(Needs needs) {
+  switch (needs) {
+    case Needs::kTraining: return "--training_config";
+    case Needs::kInference: return "--inference_config";
+    case Needs::kMetrics: return "--metrics_config";
+    case Needs::kDemo: return "--demo_config";
+  }
+  return "--config";
+}
+
+fs::path record_path(const Stage& stage, const StageContext& context) {
+  return context.folder(stage.folder_key) / ".stages" / (stage.name + ".json");
+}
+
+bool is_up_to_date(const fs::path& record, const Json& inputs) {
+  if (inputs.empty() || !fs::exists(record)) return false;
+  return parse_json(read_file(record), record.string())["inputs"] == inputs;
+}
+
+// What anyone needs to know of a run later: the command, the code, the machine, the whole config.
+void log_beginning(const Stage& stage, const StageContext& context) {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  const auto commit = run_command({.argv = {"git", "describe", "--always", "--dirty"}, .timeout = std::chrono::seconds(5)});
+  log::debug("command: {}", join(context.command, " "));
+  log::debug("host: {}; git: {}", host, commit.ok() ? trim(commit.out) : std::string_view("none"));
+  log::debug("config:\n{}", config::to_yaml(config_of(context, stage.needs)));
+}
+
+void run_one(const Stage& stage, const StageContext& context) {
+  const fs::path folder = context.folder(stage.folder_key);
+  const Json inputs = stage.inputs ? stage.inputs(context) : Json::object();
+  const fs::path record = record_path(stage, context);
+  if (!context.request.force && is_up_to_date(record, inputs)) {
+    log::info("{}: up to date, skipped (--force to redo)", stage.name);
+    return;
+  }
+  make_folders(record.parent_path());
+  const std::optional<int> rank = launcher_rank();
+  const bool writes_files = rank.value_or(0) == 0;
+  log::Options logging{.rank = rank, .stage = stage.name};
+  if (writes_files) logging.jsonl_path = folder / "logs" / (stage.name + ".jsonl");
+  log::configure(logging);
+  if (writes_files) log_beginning(stage, context);
+  if (!rank) log::info("{}", stage.summary);
+  const double begin = Clock::system().unix_seconds();
+  try {
+    stage.run(context);
+  } catch (const std::exception& e) {
+    log::debug("stopped: {}", e.what());
+    log::configure({});
+    throw;
+  }
+  const double seconds = Clock::system().unix_seconds() - begin;
+  if (!writes_files) return;
+  write_file_atomic(record, Json{{"stage", stage.name},
+                                 {"finished", utc_timestamp(Clock::system().unix_seconds())},
+                                 {"seconds", seconds},
+                                 {"inputs", inputs}}
+                                    .dump(1) +
+                                "\n");
+  if (!rank) log::info("done in {}", format_duration(seconds));
+  log::configure({});
+}
+
+}  // namespace
+
+fs::path StageContext::folder(std::string_view key) const {
+  for (const config::Node* node : {&training, &inference, &metrics, &demo})
+    if (!(*node)[key].is_null()) return (*node)[key].as<std::string>();
+  throw ConfigError(fmt::format("{}: got nothing, expected a folder", key), fmt::format("add {}: PATH to the config", key));
+}
+
+const std::vector<Stage>& all_stages() { return registry(); }
+
+void add_stage(Stage stage) { registry().push_back(std::move(stage)); }
+
+std::vector<Stage> select_stages(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const auto& stage : all_stages()) known.push_back(stage.name);
+  for (const auto& name : names) {
+    if (name == "all" || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string guess = closest_match(name, known);
+    throw ConfigError(fmt::format("unknown stage '{}'", name),
+                      guess.empty() ? "known stages: " + join(known, ", ") : fmt::format("did you mean '{}'?", guess));
+  }
+  const bool all = std::find(names.begin(), names.end(), "all") != names.end();
+  std::vector<Stage> chosen;
+  for (const auto& stage : all_stages())
+    if (all ? stage.name != "demo" : std::find(names.begin(), names.end(), stage.name) != names.end())
+      chosen.push_back(stage);
+  return chosen;
+}
+
+std::vector<Stage> select_stages(int first, int last) {
+  std::vector<Stage> chosen;
+  for (const auto& stage : all_stages())
+    if (stage.number >= first && stage.number <= last) chosen.push_back(stage);
+  if (chosen.empty())
+    throw ConfigError(fmt::format("no stage from {} to {}; stages are 1 to {}", first, last, all_stages().size()));
+  return chosen;
+}
+
+void run_stages(const std::vector<Stage>& stages, const StageContext& context, bool dry_run) {
+  for (const auto& stage : stages)
+    if (!config_of(context, stage.needs).defined())
+      throw ConfigError(fmt::format("stage {} needs {}", stage.name, flag_of(stage.needs)));
+  for (const auto& stage : stages) {
+    if (dry_run) {
+      fmt::print("{:2} {:16} {}\n", stage.number, stage.name, stage.summary);
+    } else if (stage.name == "train" || launcher_rank().value_or(0) == 0) {
+      run_one(stage, context);
+    }
+  }
+}
+
+void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>& files, ContextRequest& request) {
+  if (files.empty() || stages.empty()) return;
+  const bool one_kind = std::all_of(stages.begin(), stages.end(), [&](const Stage& s) { return s.needs == stages[0].needs; });
+  const Needs needs = one_kind ? stages[0].needs : Needs::kTraining;
+  auto& target = needs == Needs::kTraining    ? request.training
+                 : needs == Needs::kInference ? request.inference
+                 : needs == Needs::kMetrics   ? request.metrics
+                                              : request.demo;
+  target.insert(target.end(), files.begin(), files.end());
+}
+
+Json file_identity(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return {{"path", path.string()}, {"missing", true}};
+  return {{"path", path.string()}, {"bytes", info.st_size}, {"mtime_ns", info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec}};
+}
+
+}  // namespace tutti::systems

@@ -1,0 +1,83 @@
+// Stages: the steps from audio to a result, by name or number, in one canonical order.
+//
+//   StageContext context = load_context({.training = {"conf/training.yaml"}, ...});
+//   run_stages(select_stages({"train", "infer"}), context);
+//
+// A finished stage leaves a record with the fingerprint of its inputs; run again with the same
+// inputs it says so and is skipped (`force` redoes it). A stage that was interrupted has no record
+// and is run again; stages are written so that this continues rather than repeats.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/config/node.h"
+#include "tutti/core/json.h"
+
+namespace tutti::systems {
+
+// Files of each kind (later ones merge over earlier ones) and `key=value` overrides for all of them.
+struct ContextRequest {
+  std::vector<std::filesystem::path> training;
+  std::vector<std::filesystem::path> inference;
+  std::vector<std::filesystem::path> metrics;
+  std::vector<std::filesystem::path> demo;
+  std::vector<std::string> overrides;
+  bool force = false;
+};
+
+// The resolved configs, missing ones empty. exp_tag and exp_dir flow from training to inference,
+// metrics and demo; inference_dir from inference to metrics.
+struct StageContext {
+  config::Node training;
+  config::Node inference;
+  config::Node metrics;
+  config::Node demo;
+  ContextRequest request;            // what it was loaded from; force is in there
+  std::vector<std::string> command;  // argv, for the logs
+
+  // A path of the first config that has the key; throws ConfigError when none has.
+  std::filesystem::path folder(std::string_view key) const;
+};
+
+StageContext load_context(const ContextRequest& request);
+// The command that runs one stage of the same configs in a process of its own.
+std::vector<std::string> stage_command(const std::string& stage, const ContextRequest& request);
+
+enum class Needs { kTraining, kInference, kMetrics, kDemo };
+
+struct Stage {
+  int number = 0;
+  std::string name;
+  std::string summary;
+  Needs needs = Needs::kTraining;
+  std::string folder_key;  // where its record and log go: "data_dir", "exp_dir", ...
+  // Everything the result depends on; {} means "always run".
+  std::function<Json(const StageContext&)> inputs;
+  std::function<void(const StageContext&)> run;
+};
+
+// In canonical order. Plugins add theirs with add_stage before main selects.
+const std::vector<Stage>& all_stages();
+void add_stage(Stage stage);
+
+// "all", names in any order; duplicates and order do not matter. ConfigError with a suggestion for
+// an unknown name.
+std::vector<Stage> select_stages(const std::vector<std::string>& names);
+std::vector<Stage> select_stages(int first, int last);
+
+// Runs them in order. Only the process that is rank 0 (or not a rank at all) runs stages other than
+// train; the others return at once.
+void run_stages(const std::vector<Stage>& stages, const StageContext& context, bool dry_run = false);
+
+// Gives files named by a plain --config to the kind the stages need; with stages of several kinds
+// they are the training config.
+void assign_config(const std::vector<Stage>& stages, const std::vector<std::filesystem::path>& files, ContextRequest& request);
+
+// Size and time of a file, for fingerprints: cheap, and wrong only for someone who forges times.
+Json file_identity(const std::filesystem::path& path);
+
+}  // namespace tutti::systems

@@ -1,0 +1,22 @@
+// The built-in stages; bodies live in one file each beside this header.
+#pragma once
+
+#include <vector>
+
+#include "tutti/systems/stage.h"
+
+namespace tutti::systems {
+
+std::vector<Stage> builtin_stages();
+
+void create_dataset(const StageContext& context);
+void validate_dataset(const StageContext& context);
+void train_tokenizer(const StageContext& context);
+void collect_stats(const StageContext& context);
+void train(const StageContext& context);
+void infer(const StageContext& context);
+void measure(const StageContext& context);
+void pack_model(const StageContext& context);
+void demo(const StageContext& context);
+
+}  // namespace tutti::systems

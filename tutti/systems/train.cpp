@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/data/batching/settings.h"
+#include "tutti/launch/agent.h"
+#include "tutti/speech/models/asr_trainable.h"
+#include "tutti/speech/models/model_config.h"
+#include "tutti/systems/corpus.h"
+#include "tutti/systems/planned_source.h"
+#include "tutti/systems/preprocess.h"
+#include "tutti/systems/stages.h"
+#include "tutti/trainer/from_config.h"
+#include "tutti/trainer/preemption.h"
+#include "tutti/trainer/world.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What decoding needs to build the same model: the resolved training config.
+void write_experiment_config(const StageContext& context, const fs::path& exp_dir) {
+  write_file_atomic(exp_dir / "config.yaml", config::to_yaml(context.training));
+}
+
+struct Sources {
+  std::unique_ptr<trainer::DataSource> train;
+  std::unique_ptr<trainer::DataSource> valid;
+};
+
+Sources open_sources(const StageContext& context, const launch::RankContext& rank, std::uint64_t seed, int sample_rate) {
+  config::Problems problems;
+  auto settings = data::parse_dataloader(context.training["dataloader"],
+                                         data::RankCount{rank.num_nodes, rank.world_size / rank.num_nodes}, problems);
+  problems.throw_if_any();
+  const auto open = [&](const char* split, data::ModeSettings mode) {
+    mode.plan.seed = seed;
+    mode.plan.world = rank.world_size;
+    const auto dataset = open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
+    const bool training = std::string_view(split) == "train";
+    return make_planned_source({.dataset = dataset,
+                                .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
+                                .prepare = make_prepare(context.training, training, seed),
+                                .loader = mode.loader,
+                                .rank = rank.rank,
+                                .sample_rate = sample_rate});
+  };
+  return {open("train", settings.train), open("valid", settings.valid)};
+}
+
+int train_rank(const StageContext& context, const launch::RankContext& rank) {
+  const fs::path exp_dir = context.folder("exp_dir");
+  const std::string device = rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
+  if (device == "cpu" && std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
+  trainer::TrainingPlan plan =
+      trainer::plan_training(context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
+  trainer::StopSignals signals;
+  trainer::World world = trainer::join_world(
+      rank, {.run_folder = exp_dir,
+             .device = device,
+             .must_agree = {{"config", config::to_json(context.training).dump()}}});
+  if (rank.rank == 0) {
+    write_experiment_config(context, exp_dir);
+    plan.loggers.push_back(trainer::make_jsonl_logger(exp_dir / "metrics.jsonl"));  // the report reads it
+  }
+  config::Problems problems;
+  const auto asr = speech::read_asr_settings(context.training, problems);
+  problems.throw_if_any();
+  torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
+  speech::AsrTrainable model(speech::AsrModel(speech::Build{}, asr));
+  Sources sources = open_sources(context, rank, plan.loop.seed, asr.frontend.fs);
+  const auto strategy = trainer::make_strategy(plan.strategy_name(), world);
+  trainer::FitInputs inputs{.model = model,
+                            .train = *sources.train,
+                            .valid = sources.valid.get(),
+                            .strategy = *strategy,
+                            .control = *world.control,
+                            .settings = plan.loop,
+                            .optimizers = plan.optimizers,
+                            .criteria = plan.criteria,
+                            .callbacks = plan.callback_pointers(),
+                            .loggers = plan.logger_pointers(),
+                            .signals = &signals};
+  const trainer::FitResult result = trainer::fit(inputs);
+  world.control->finish();
+  return static_cast<int>(trainer::conclude(result, rank.rank, CommandRunner::system()));
+}
+
+launch::LaunchRequest launch_request(const config::Node& training) {
+  config::Problems problems;
+  const auto trainer = config::trainer_schema().parse(training["trainer"], problems);
+  problems.throw_if_any();
+  launch::LaunchRequest request;
+  request.accelerator = trainer.accelerator == "cuda" ? "gpu" : trainer.accelerator;
+  request.num_gpus =
+      request.accelerator == "cpu" ? 0 : launch::count_visible_gpus(launch::current_environment());
+  request.devices = trainer.devices.number();
+  request.num_nodes = trainer.num_nodes;
+  return request;
+}
+
+}  // namespace
+
+void train(const StageContext& context) {
+  const fs::path exp_dir = context.folder("exp_dir");
+  make_folders(exp_dir);
+  const launch::Entry entry = launch::enter(launch_request(context.training),
+                                            stage_command("train", context.request), {.run_folder = exp_dir});
+  const int code = entry.rank ? train_rank(context, *entry.rank) : entry.exit_code;
+  if (code != 0) throw AlreadyReported(code);
+}
+
+}  // namespace tutti::systems

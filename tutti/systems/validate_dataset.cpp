@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/data/validate.h"
+#include "tutti/systems/corpus.h"
+#include "tutti/systems/stages.h"
+
+namespace tutti::systems {
+
+void validate_dataset(const StageContext& context) {
+  const std::filesystem::path data_dir = context.folder("data_dir");
+  const config::Node limits = context.training["validate_dataset"];
+  data::ValidationSettings settings;
+  settings.min_seconds = limits["min_seconds"].value_or(settings.min_seconds);
+  settings.max_seconds = limits["max_seconds"].value_or(settings.max_seconds);
+  // What the frontend will see: the loader resamples, so files may differ in rate.
+  const int sample_rate = context.training["model"]["frontend_conf"]["fs"].value_or(16000);
+  const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  std::string text;
+  Json json = Json::object();
+  std::int64_t errors = 0;
+  for (const char* split : {"train", "valid", "test"}) {
+    if (context.training["dataset"][split].size() == 0) continue;
+    const auto report = data::validate(*open_corpus(context.training, split, data_dir, sample_rate), settings, threads);
+    text += fmt::format("== {}\n{}\n", split, report.to_text());
+    json[split] = report.to_json();
+    errors += report.num_errors();
+  }
+  write_file_atomic(data_dir / "validation.json", json.dump(1) + "\n");
+  write_file_atomic(data_dir / "validation.txt", text);
+  if (errors > 0)
+    throw DataError(fmt::format("{} errors in the dataset\n{}", errors, text), "see " + (data_dir / "validation.txt").string());
+  log::info("no errors; see {}", (data_dir / "validation.txt").string());
+}
+
+}  // namespace tutti::systems

@@ -1,0 +1,264 @@
+#include "tutti/trainer/checkpoint/store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/trainer/checkpoint/pth.h"
+
+namespace tutti::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+// Whole step folders, newest first. Names sort like numbers up to 10^8 steps; beyond, by length.
+std::vector<fs::path> step_folders(const fs::path& folder) {
+  std::vector<fs::path> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory() && !entry.is_symlink() &&
+        entry.path().filename().string().rfind("step-", 0) == 0)
+      found.push_back(entry.path());
+  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
+    const std::string x = a.filename().string(), y = b.filename().string();
+    return x.size() != y.size() ? x.size() > y.size() : x > y;
+  });
+  return found;
+}
+
+// Readers see the old link or the new one.
+void replace_link(const fs::path& link, const std::string& target) {
+  const fs::path temporary = link.string() + ".tmp";
+  fs::remove(temporary);
+  fs::create_directory_symlink(target, temporary);
+  fs::rename(temporary, link);
+}
+
+void link_or_copy(const fs::path& from, const fs::path& to) {
+  fs::remove(to);
+  std::error_code failed;
+  fs::create_hard_link(from, to, failed);
+  if (failed) fs::copy_file(from, to);  // a file system without hard links
+}
+
+}  // namespace
+
+std::string metric_file_name(const std::string& metric) {
+  std::string name = metric;
+  std::replace(name.begin(), name.end(), '/', '.');
+  return name;
+}
+
+class CheckpointStore::Impl {
+ public:
+  Impl(fs::path folder, Options options)
+      : folder_(std::move(folder)), options_(std::move(options)) {
+    make_folders(folder_);
+    load_best();
+    writer_ = std::thread([this] { write_loop(); });
+  }
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    writer_.join();
+    if (!error_.empty()) log::error("checkpoint: {}", error_);
+  }
+
+  void save(Checkpoint snapshot, SaveInfo info) {
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !job_; });
+    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    throw_error();
+    job_ = std::make_unique<Job>(Job{std::move(snapshot), std::move(info)});
+    changed_.notify_all();
+  }
+
+  void flush() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !job_; });
+    throw_error();
+  }
+
+  std::vector<fs::path> best(const std::string& metric) const {
+    std::vector<fs::path> files;
+    const auto found = best_.find(metric);
+    if (found != best_.end())
+      for (const BestEntry& entry : found->second) files.push_back(folder_ / entry.file);
+    return files;
+  }
+
+  std::vector<fs::path> write_averages() {
+    std::vector<fs::path> written;
+    for (const Criterion& criterion : options_.criteria) {
+      const auto files = best(criterion.metric);
+      if (files.empty()) continue;
+      const std::string prefix = metric_file_name(criterion.metric) + ".ave_";
+      for (const auto& entry : fs::directory_iterator(folder_))  // averages of fewer or older files
+        if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
+      const fs::path base = folder_ / fmt::format("{}{}best", prefix, files.size());
+      const TensorMap average = average_models(files);
+      const fs::path partial = base.string() + ".partial";
+      write_safetensors(partial, average, {{"format", "pt"}});
+      fs::rename(partial, base.string() + ".safetensors");
+      write_pth(base.string() + ".pth", average);
+      written.push_back(base.string() + ".safetensors");
+      written.push_back(base.string() + ".pth");
+    }
+    return written;
+  }
+
+  double seconds_waited() const { return waited_; }
+
+ private:
+  struct Job {
+    Checkpoint snapshot;
+    SaveInfo info;
+  };
+  struct BestEntry {
+    std::string file;
+    double value = 0;
+    std::int64_t epoch = 0;
+    std::int64_t step = 0;
+  };
+
+  // REQUIRES: mutex_ held.
+  void throw_error() {
+    if (error_.empty()) return;
+    const std::string error = std::exchange(error_, {});
+    throw IoError("the last checkpoint could not be written: " + error,
+                  "free some space in " + folder_.string() + " and run the same command again");
+  }
+
+  void write_loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return job_ || stopping_; });
+      if (!job_) return;
+      Job& job = *job_;  // save() leaves it alone while it is set
+      lock.unlock();
+      std::string error;
+      try {
+        write(job);
+      } catch (const std::exception& e) {
+        error = e.what();
+        log::error("checkpoint of step {}: {}", job.info.step, error);
+      }
+      lock.lock();
+      job_.reset();
+      error_ = error;
+      changed_.notify_all();
+    }
+  }
+
+  void write(const Job& job) {
+    const std::string name = step_folder_name(job.info.step);
+    write_checkpoint(folder_ / name, job.snapshot);
+    replace_link(folder_ / "last", name);
+    for (const Criterion& criterion : options_.criteria) keep_best(criterion, job.info, name);
+    if (!job.info.metrics.empty()) write_best();
+    auto folders = step_folders(folder_);
+    for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
+         i < folders.size(); ++i)
+      fs::remove_all(folders[i]);
+  }
+
+  void keep_best(const Criterion& criterion, const SaveInfo& info, const std::string& step_folder) {
+    const auto value = info.metrics.find(criterion.metric);
+    if (value == info.metrics.end() || criterion.keep <= 0) return;
+    if (std::isnan(value->second)) return;
+    const std::string file = fmt::format("epoch{}_step{}_{}.safetensors", info.epoch, info.step,
+                                         metric_file_name(criterion.metric));
+    std::vector<BestEntry>& list = best_[criterion.metric];
+    // The same step again: a run that was resumed from an older checkpoint.
+    std::erase_if(list, [&](const BestEntry& e) { return e.file == file; });
+    const auto better = [&](const BestEntry& a, const BestEntry& b) {
+      return criterion.better == Better::kLower ? a.value < b.value : a.value > b.value;
+    };
+    const BestEntry entry{file, value->second, info.epoch, info.step};
+    // Behind its equals: strictly better wins, as the first to reach a value keeps its place.
+    list.insert(std::upper_bound(list.begin(), list.end(), entry, better), entry);
+    link_or_copy(folder_ / step_folder / "model.safetensors", folder_ / file);
+    while (list.size() > static_cast<std::size_t>(criterion.keep)) {
+      fs::remove(folder_ / list.back().file);
+      list.pop_back();
+    }
+  }
+
+  void write_best() {
+    Json json = Json::object();
+    for (const auto& [metric, list] : best_) {
+      json[metric] = Json::array();
+      for (const BestEntry& e : list)
+        json[metric].push_back(
+            {{"file", e.file}, {"value", e.value}, {"epoch", e.epoch}, {"step", e.step}});
+    }
+    write_file_atomic(folder_ / "best.json", json.dump(1) + "\n");
+  }
+
+  void load_best() {
+    const fs::path path = folder_ / "best.json";
+    if (!fs::exists(path)) return;
+    const Json json = parse_json(read_file(path), path.string());
+    for (const auto& [metric, list] : json.items())
+      for (const Json& e : list) {
+        BestEntry entry{e.at("file"), e.at("value"), e.at("epoch"), e.at("step")};
+        if (fs::exists(folder_ / entry.file)) best_[metric].push_back(std::move(entry));
+      }
+  }
+
+  const fs::path folder_;
+  const Options options_;
+  std::atomic<double> waited_{0};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<Job> job_;  // being written
+  std::string error_;
+  bool stopping_ = false;
+
+  // Touched by the writer thread, and by others only after flush().
+  std::map<std::string, std::vector<BestEntry>> best_;
+  std::thread writer_;
+};
+
+CheckpointStore::CheckpointStore(fs::path folder, Options options)
+    : impl_(std::make_unique<Impl>(std::move(folder), std::move(options))) {}
+CheckpointStore::~CheckpointStore() = default;
+void CheckpointStore::save(Checkpoint snapshot, SaveInfo info) {
+  impl_->save(std::move(snapshot), std::move(info));
+}
+void CheckpointStore::flush() { impl_->flush(); }
+std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }
+std::vector<fs::path> CheckpointStore::best(const std::string& metric) const {
+  return impl_->best(metric);
+}
+double CheckpointStore::seconds_waited() const { return impl_->seconds_waited(); }
+
+std::optional<CheckpointStore::Found> CheckpointStore::newest(const fs::path& folder) {
+  for (const fs::path& candidate : step_folders(folder)) {
+    try {
+      return Found{candidate, read_checkpoint(candidate)};
+    } catch (const Error& error) {
+      log::warning("checkpoint {} cannot be used: {}; trying the one before",
+                   candidate.filename().string(), error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::trainer

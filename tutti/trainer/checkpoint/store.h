@@ -1,0 +1,78 @@
+// The checkpoints of one run: written in the background, the best kept, the newest whole one found.
+//
+//   CheckpointStore store("exp/asr/checkpoints", {.criteria = {{"valid/loss", Better::kLower,
+//   5}}}); store.save(snapshot, {.epoch = 3, .step = 1200, .metrics = metrics});   // returns at
+//   once store.flush();                                                          // throws what
+//   went wrong
+//
+// Layout: step-00001200/ (the newest `keep_last`), last -> step-00001200,
+// epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights only; a hard link into
+// the step folder, so it costs nothing), best.json, valid.loss.ave_5best.{pth,safetensors}.
+//
+// Rank 0 only. save() waits only if the previous save is still being written. Used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/trainer/checkpoint/checkpoint.h"
+
+namespace tutti::trainer {
+
+enum class Better { kLower, kHigher };
+
+struct Criterion {
+  std::string metric;  // "valid/loss"
+  Better better = Better::kLower;
+  int keep = 1;  // how many of the best
+};
+
+struct SaveInfo {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::map<std::string, double> metrics;  // of a validation at this step; may be empty
+};
+
+class CheckpointStore {
+ public:
+  struct Options {
+    int keep_last = 2;  // two, so that a damaged newest one has a predecessor
+    std::vector<Criterion> criteria;
+  };
+  struct Found {
+    std::filesystem::path folder;
+    Checkpoint checkpoint;
+  };
+
+  CheckpointStore(std::filesystem::path folder, Options options);
+  // Finishes the write under way; its error, if any, is logged.
+  ~CheckpointStore();
+
+  // Takes a snapshot that nobody else changes. Throws the IoError of an earlier save.
+  void save(Checkpoint snapshot, SaveInfo info);
+  void flush();
+
+  // The newest whole checkpoint. A damaged one is reported as a warning and passed over. Reads from
+  // any process; the others need no store.
+  static std::optional<Found> newest(const std::filesystem::path& folder);
+
+  // Averages the best of each criterion; call after flush(). Returns the files written.
+  std::vector<std::filesystem::path> write_averages();
+  // Weights of the best for a criterion, best first.
+  std::vector<std::filesystem::path> best(const std::string& metric) const;
+  double seconds_waited() const;  // how long save() has blocked training so far
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "valid/loss" -> "valid.loss": a file name of a metric.
+std::string metric_file_name(const std::string& metric);
+
+}  // namespace tutti::trainer

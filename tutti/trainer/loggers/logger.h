@@ -1,0 +1,33 @@
+// Where numbers go: TensorBoard, CSV, JSONL. Rank 0 only; logging never communicates.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "tutti/trainer/metrics.h"
+
+namespace tutti::trainer {
+
+struct LogPoint {
+  std::int64_t step = 0;   // optimizer steps done
+  std::int64_t epoch = 0;  // the epoch the numbers are of
+};
+
+// Used by one thread. Errors are IoError.
+class Logger {
+ public:
+  virtual ~Logger() = default;
+  virtual void log(const LogPoint& at, const Metrics& metrics) = 0;
+  virtual void flush() = 0;
+};
+
+// FOLDER/events.out.tfevents.<time>.<host>.<pid>: scalars, as TensorBoard reads them.
+std::unique_ptr<Logger> make_tensorboard_logger(const std::filesystem::path& folder);
+// FOLDER/metrics.csv: a column per metric; the file is rewritten when a new metric appears, so that
+// it always has one header.
+std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder);
+// A line per call: {"step":10,"epoch":0,"train/loss":1.5}
+std::unique_ptr<Logger> make_jsonl_logger(const std::filesystem::path& path);
+
+}  // namespace tutti::trainer

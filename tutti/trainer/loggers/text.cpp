@@ -1,0 +1,115 @@
+// Metrics as CSV and as JSON lines.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+#include "tutti/trainer/loggers/logger.h"
+
+namespace tutti::trainer {
+namespace {
+
+UniqueFd open_append(const std::filesystem::path& path) {
+  make_folders(path.parent_path());
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) throw_errno("cannot create " + path.string(), errno);
+  return fd;
+}
+
+class JsonlLogger final : public Logger {
+ public:
+  explicit JsonlLogger(std::filesystem::path path)
+      : path_(std::move(path)), fd_(open_append(path_)) {}
+  void log(const LogPoint& at, const Metrics& metrics) override {
+    Json line = {{"step", at.step}, {"epoch", at.epoch}};
+    for (const auto& [name, value] : metrics) line[name] = value;
+    write_all(fd_.get(), to_json_line(line) + "\n", path_);
+  }
+  void flush() override { fsync_file(fd_.get(), path_); }
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+};
+
+class CsvLogger final : public Logger {
+ public:
+  explicit CsvLogger(std::filesystem::path path) : path_(std::move(path)) {
+    make_folders(path_.parent_path());
+    if (std::filesystem::exists(path_)) read_existing();
+  }
+
+  void log(const LogPoint& at, const Metrics& metrics) override {
+    bool new_column = false;
+    for (const auto& [name, value] : metrics)
+      if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
+        columns_.push_back(name);
+        new_column = true;
+      }
+    Row row{{"step", std::to_string(at.step)}, {"epoch", std::to_string(at.epoch)}};
+    for (const auto& [name, value] : metrics) row[name] = fmt::format("{}", value);
+    rows_.push_back(row);
+    if (new_column || !fd_) {
+      rewrite();
+    } else {
+      write_all(fd_.get(), text_of(row), path_);
+    }
+  }
+  void flush() override {
+    if (fd_) fsync_file(fd_.get(), path_);
+  }
+
+ private:
+  using Row = std::map<std::string, std::string>;
+
+  std::string text_of(const Row& row) const {
+    std::vector<std::string> fields;
+    for (const std::string& column : columns_) {
+      const auto found = row.find(column);
+      fields.push_back(found == row.end() ? "" : found->second);
+    }
+    return join(fields, ",") + "\n";
+  }
+  void rewrite() {
+    std::string text = join(columns_, ",") + "\n";
+    for (const Row& row : rows_) text += text_of(row);
+    write_file_atomic(path_, text);
+    fd_ = open_append(path_);
+  }
+  // A resumed run goes on in the same file.
+  void read_existing() {
+    const auto lines = split(read_file(path_), '\n');
+    const auto header = split(lines[0], ',');
+    if (header.size() < 2 || header[0] != "step" || header[1] != "epoch") return;
+    columns_ = header;
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+      const auto fields = split(lines[i], ',');
+      if (fields.size() != header.size()) continue;  // the last line of a killed run
+      Row row;
+      for (std::size_t c = 0; c < header.size(); ++c)
+        if (!fields[c].empty()) row[header[c]] = fields[c];
+      rows_.push_back(std::move(row));
+    }
+  }
+
+  std::filesystem::path path_;
+  std::vector<std::string> columns_ = {"step", "epoch"};
+  std::vector<Row> rows_;
+  UniqueFd fd_;
+};
+
+}  // namespace
+
+std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder) {
+  return std::make_unique<CsvLogger>(folder / "metrics.csv");
+}
+std::unique_ptr<Logger> make_jsonl_logger(const std::filesystem::path& path) {
+  return std::make_unique<JsonlLogger>(path);
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,243 @@
+#include "tutti/trainer/loop.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
+#include "tutti/trainer/run.h"
+
+namespace tutti::trainer {
+namespace {
+
+// Batches per rank in the epoch, the same on every rank; empty for streams of unknown length.
+std::optional<std::int64_t> agree_on_length(Run& run) {
+  const auto mine = run.settings.limit_train_batches.of(run.in.train.num_batches(run.epoch),
+                                                        "limit_train_batches");
+  const auto all = run.in.control.all_gather("epoch length", mine ? std::to_string(*mine) : "?");
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw DataError(fmt::format("epoch {}: rank {} has {} batches, rank 0 has {}", run.epoch,
+                                  rank, all[rank], all[0]),
+                      "every rank must read the same manifest and batch plan");
+  return mine;
+}
+
+void drop_step(Run& run, const Verdict& verdict, const Window& window) {
+  discard_gradients(run);
+  ++run.skipped;
+  const int rank = run.in.control.rank();
+  if (!verdict.out_of_memory_ranks.empty()) {
+    ++run.oom_in_a_row;
+    if (window.vote.out_of_memory)
+      log::error("rank {}: out of memory at step {} with utterances {}", rank, run.step,
+                 window.ids);
+    const std::string who = describe_ranks(verdict.out_of_memory_ranks);
+    if (run.oom_in_a_row >= run.settings.max_out_of_memory_steps)
+      throw DataError(fmt::format("{} ran out of memory in {} steps in a row (step {})", who,
+                                  run.oom_in_a_row, run.step),
+                      "use smaller batches (batch_bins) or drop the longest utterances");
+    log::warning("step {} dropped on all ranks: {} ran out of memory", run.step, who);
+    return;
+  }
+  ++run.bad_in_a_row;
+  if (window.vote.bad_loss)
+    log::error("rank {}: loss is not finite at step {} with utterances {}", rank, run.step,
+               window.ids);
+  const std::string who = describe_ranks(verdict.bad_loss_ranks);
+  if (run.bad_in_a_row >= run.settings.max_nonfinite_steps)
+    throw DataError(fmt::format("the loss of {} was NaN or infinite in {} steps in a row (step {})",
+                                who, run.bad_in_a_row, run.step),
+                    "lower the learning rate, clip gradients, or look at the utterances above");
+  log::warning("step {} dropped on all ranks: the loss of {} is not finite", run.step, who);
+}
+
+bool limits_reached(const Run& run) {
+  return !run.stop_reason.empty() ||
+         (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps) ||
+         (run.settings.max_epochs >= 0 && run.epoch >= run.settings.max_epochs);
+}
+
+FitResult finished(Run& run, FitEnd end, std::string reason) {
+  if (run.store) {
+    run.store->flush();
+    if (end == FitEnd::kDone || end == FitEnd::kTimeUp)
+      for (const auto& path : run.store->write_averages())
+        log::info("wrote {}", path.filename().string());
+  }
+  for (Logger* logger : run.in.loggers) logger->flush();
+  return {end, run.epoch, run.step, run.skipped, std::move(reason), run.last_validation};
+}
+
+FitResult train(Run& run) {
+  Control& control = run.in.control;
+  if (!run.resumed && run.settings.num_sanity_val_steps != 0 && run.in.valid) {
+    const int n = run.settings.num_sanity_val_steps;
+    validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt, /*sanity_check=*/true);
+  }
+  while (!limits_reached(run)) {
+    const auto length = agree_on_length(run);
+    const auto stream = run.in.train.open({run.epoch, run.batch, control.world_size()});
+    run.first_logged_batch = run.batch;
+    bool told_dry = false;
+    bool out_of_data = false;
+    while (!length || run.batch < *length) {
+      control.set_phase(fmt::format("epoch {} step {}", run.epoch, run.step));
+      const auto window_start = std::chrono::steady_clock::now();
+      const Window window = run_window(run, *stream, length);
+      const Verdict verdict = agree(control, window.vote);
+      if (!verdict.any_data) {
+        out_of_data = true;
+        break;
+      }
+      if (!verdict.dry_ranks.empty() && !std::exchange(told_dry, true))
+        log::warning("epoch {}: no data left on {} after {} batches; others go on without",
+                     run.epoch, describe_ranks(verdict.dry_ranks), run.batch);
+      for (std::size_t group = 0; group < run.optimizers.size(); ++group)
+        if (verdict.groups >> group & 1)
+          run.in.strategy.finish(group, (window.complete >> group & 1) != 0);
+      const std::int64_t batch_before = run.batch;
+      run.batch +=
+          length ? std::min<std::int64_t>(run.settings.accumulate_grad_batches, *length - run.batch)
+                 : run.settings.accumulate_grad_batches;
+      ++run.window;
+
+      bool stepped = false;
+      if (verdict.drop_step()) {
+        drop_step(run, verdict, window);
+      } else if (apply_update(run, verdict)) {
+        stepped = true;
+        run.bad_in_a_row = run.oom_in_a_row = 0;
+        ++run.step;
+        for (Callback* callback : run.in.callbacks) callback->on_step(run.moment());
+      }
+      run.times.total +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - window_start).count();
+      ++run.times.steps;
+      const int log_every = run.settings.log_every_n_steps;
+      if (stepped && log_every > 0 && run.step % log_every == 0) log_interval(run);
+
+      const bool epoch_over = length && run.batch >= *length;
+      if (verdict.stop) {
+        const int signal = run.in.signals ? run.in.signals->received() : 0;
+        save(run, /*epoch_over=*/false);
+        const std::string reason =
+            fmt::format("stopped by a signal after step {}; checkpoint saved", run.step);
+        return finished(run, signal == SIGINT ? FitEnd::kInterrupted : FitEnd::kPreempted, reason);
+      }
+      if (verdict.time_up) {
+        save(run, false);
+        return finished(run, FitEnd::kTimeUp, fmt::format("max_time after step {}", run.step));
+      }
+      if (validation_due(run, length, batch_before, epoch_over)) {
+        validate(run, std::nullopt, false);
+        if (!epoch_over) save(run, false);
+      } else if (stepped && !epoch_over && run.settings.save_every_n_steps > 0 &&
+                 run.step % run.settings.save_every_n_steps == 0) {
+        save(run, false);
+      }
+      if (!run.stop_reason.empty() ||
+          (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps))
+        break;
+    }
+    const bool complete = length ? run.batch >= *length : out_of_data;
+    if (out_of_data && validation_due(run, length, run.batch, true))
+      validate(run, std::nullopt, false);
+    summarise_epoch(run);
+    save(run, complete);
+    if (complete) {
+      ++run.epoch;
+      run.batch = 0;
+    }
+  }
+  return finished(run, FitEnd::kDone,
+                  run.stop_reason.empty() ? std::string("all done") : run.stop_reason);
+}
+
+// A dotted part of a name: "encoder" is in "asr.encoder.0.weight" but not in "encoder2.weight".
+bool owns(const std::string& params, const std::string& name) {
+  if (params.empty()) return true;
+  return ("." + name + ".").find("." + params + ".") != std::string::npos;
+}
+
+std::vector<NamedTensors> group_parameters(const FitInputs& in) {
+  NamedTensors trainable;
+  for (const auto& item : unique_parameters(in.model.named_parameters()).tensors)
+    if (item.second.requires_grad()) trainable.push_back(item);
+  if (trainable.empty()) throw ConfigError("the model has no trainable parameter");
+  if (in.optimizers.empty() || in.optimizers.size() > 64)
+    throw ConfigError(fmt::format("got {} optimizers, expected 1 to 64", in.optimizers.size()));
+  std::vector<NamedTensors> groups(in.optimizers.size());
+  for (const auto& item : trainable) {
+    std::vector<std::string> owners;
+    for (std::size_t i = 0; i < in.optimizers.size(); ++i)
+      if (owns(in.optimizers[i].params, item.first)) {
+        owners.push_back(in.optimizers[i].name);
+        groups[i].push_back(item);
+      }
+    if (owners.size() != 1)
+      throw ConfigError(
+          owners.empty()
+              ? fmt::format("optimizers: nobody's `params` matches parameter '{}'", item.first)
+              : fmt::format("optimizers: parameter '{}' belongs to {}", item.first,
+                            join(owners, " and ")),
+          "every trainable parameter must belong to exactly one optimizer");
+  }
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    if (groups[i].empty())
+      throw ConfigError(fmt::format("optimizers.{}.params: '{}' matches no parameter",
+                                    in.optimizers[i].name, in.optimizers[i].params));
+  return groups;
+}
+
+}  // namespace
+
+Run::Run(FitInputs& inputs)
+    : in(inputs),
+      settings(validated(inputs.settings)),
+      device(settings.device),
+      precision(settings.precision, device),
+      scaler(precision.needs_loss_scaling()) {}
+
+FitResult fit(FitInputs& inputs) {
+  try {
+    Run run(inputs);
+    if (run.settings.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
+    inputs.model.to(run.device, run.precision.weight_type());
+    inputs.model.set_training(true);
+    const auto groups = group_parameters(inputs);
+    inputs.strategy.setup(inputs.model, groups);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const OptimizerSpec& spec = inputs.optimizers[i];
+      run.optimizers.push_back({spec.name, make_optimizer(spec.options, groups[i]),
+                                Schedule(spec.schedule, spec.options.lr)});
+    }
+    seed_everything(run);
+    run.resumed = restore(run);
+    if (run.is_main() && !run.settings.checkpoint_folder.empty())
+      run.store = std::make_unique<CheckpointStore>(
+          run.settings.checkpoint_folder, CheckpointStore::Options{.criteria = inputs.criteria});
+    if (run.is_main()) log::info("{}", describe_run(run));
+    FitResult result = train(run);
+    run.store.reset();
+    inputs.control.set_phase("finished");
+    return result;
+  } catch (const c10::Error& error) {
+    inputs.control.fail(error.what_without_backtrace());
+    throw;
+  } catch (const std::exception& error) {
+    inputs.control.fail(error.what());
+    throw;
+  }
+}
+
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner) {
+  if (rank == 0) log::info("{}", result.reason);
+  if (result.end == FitEnd::kInterrupted) return ExitCode::kInterrupted;
+  if (result.end != FitEnd::kPreempted) return ExitCode::kDone;
+  if (rank == 0) requeue_under_slurm(runner);
+  return ExitCode::kStoppedResumable;
+}
+
+}  // namespace tutti::trainer

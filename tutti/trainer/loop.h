@@ -1,0 +1,83 @@
+// Training: from a model, data and settings to weights, on one rank of any number of ranks.
+//
+//   FitInputs inputs{.model = model, .train = train, .valid = &valid, .strategy = *strategy,
+//                    .control = *control, .settings = settings,
+//                    .optimizers = {{.options = default_options(OptimizerKind::kAdamW)}}};
+//   FitResult result = fit(inputs);
+//   if (result.end == FitEnd::kPreempted) return 85;
+//
+// Every rank calls fit() with the same settings. The loop's only communication is: gradients (in
+// the strategy), one vote per optimizer step, one metric sum per log line, one list of
+// random-number states per checkpoint. An exception on one rank is told to the others, who throw it
+// too, with that rank's number.
+//
+// Throws ConfigError, DataError (plans differ, NaN for too long, out of memory for too long),
+// CommError (a rank is gone), IoError (checkpoints cannot be written).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/trainer/batch.h"
+#include "tutti/trainer/callbacks/callback.h"
+#include "tutti/trainer/checkpoint/store.h"
+#include "tutti/trainer/control.h"
+#include "tutti/trainer/loggers/logger.h"
+#include "tutti/trainer/model.h"
+#include "tutti/trainer/optim/optimizer.h"
+#include "tutti/trainer/optim/schedule.h"
+#include "tutti/trainer/preemption.h"
+#include "tutti/trainer/settings.h"
+#include "tutti/trainer/strategies/strategy.h"
+
+namespace tutti::trainer {
+
+// One optimizer with its schedule. With several, `params` says which parameters are whose: a name
+// belongs to the optimizer of which `params` is a part between dots ("encoder" owns
+// "asr.encoder.weight"); every trainable parameter must belong to exactly one.
+struct OptimizerSpec {
+  std::string name;    // empty for the only one
+  std::string params;  // empty: all parameters
+  OptimizerOptions options;
+  ScheduleOptions schedule;
+};
+
+struct FitInputs {
+  TrainableModel& model;
+  DataSource& train;
+  DataSource* valid = nullptr;
+  Strategy& strategy;
+  Control& control;
+  LoopSettings settings;
+  std::vector<OptimizerSpec> optimizers;
+  std::vector<Criterion> criteria;  // which checkpoints are the best
+  std::vector<Callback*> callbacks = {};
+  std::vector<Logger*> loggers = {};  // rank 0 only
+  const StopSignals* signals = nullptr;
+};
+
+enum class FitEnd {
+  kDone,        // max_epochs, max_steps, or a callback said so
+  kTimeUp,      // max_time
+  kPreempted,   // SIGTERM, SIGUSR1: saved, resumable
+  kInterrupted  // SIGINT: saved, resumable
+};
+
+struct FitResult {
+  FitEnd end = FitEnd::kDone;
+  std::int64_t epochs = 0;  // completed
+  std::int64_t steps = 0;   // optimizer steps
+  std::int64_t skipped_steps = 0;
+  std::string reason;  // for people
+  Metrics last_validation;
+};
+
+FitResult fit(FitInputs& inputs);
+
+// What a rank does after fit(): the exit code (0, 85 or 130), and, when a signal stopped the run
+// under Slurm, rank 0's request to be requeued.
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner);
+
+}  // namespace tutti::trainer

@@ -1,0 +1,167 @@
+#include "tutti/trainer/optim/optimizer.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/trainer/optim/updates.h"
+#include "tutti/trainer/torch_version.h"
+
+namespace tutti::trainer {
+
+OptimizerOptions default_options(OptimizerKind kind) {
+  OptimizerOptions options;
+  options.kind = kind;
+  if (kind == OptimizerKind::kAdamW) options.weight_decay = 0.01;
+  return options;
+}
+
+Optimizer::Optimizer(OptimizerOptions options, NamedTensors parameters)
+    : options_(options), parameters_(std::move(parameters)), slots_(parameters_.size()) {}
+
+void Optimizer::zero_grad() {
+  for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+}
+
+std::vector<at::Tensor> Optimizer::gradients() const {
+  std::vector<at::Tensor> out;
+  out.reserve(parameters_.size());
+  for (const auto& [name, parameter] : parameters_)
+    if (parameter.grad().defined()) out.push_back(parameter.grad());
+  return out;
+}
+
+at::Tensor& Optimizer::slot_tensor(std::size_t index, const std::string& name) {
+  at::Tensor& tensor = slots_[index].tensors[name];
+  // contiguous, so that the one-pass loops can walk it beside the parameter
+  if (!tensor.defined())
+    tensor = at::zeros_like(parameters_[index].second.detach(), at::MemoryFormat::Contiguous);
+  return tensor;
+}
+
+std::map<std::string, at::Tensor> Optimizer::state() const {
+  std::map<std::string, at::Tensor> out;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].step == 0) continue;
+    out["step/" + parameters_[i].first] = at::full({}, slots_[i].step, at::kLong);
+    for (const auto& [name, tensor] : slots_[i].tensors)
+      out[name + "/" + parameters_[i].first] = tensor;
+  }
+  return out;
+}
+
+void Optimizer::load_state(const std::map<std::string, at::Tensor>& state) {
+  std::map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index[parameters_[i].first] = i;
+  slots_.assign(parameters_.size(), {});
+  for (const auto& [key, tensor] : state) {
+    const std::size_t slash = key.find('/');
+    const std::string kind = key.substr(0, slash);
+    const std::string name = slash == std::string::npos ? "" : key.substr(slash + 1);
+    const auto found = index.find(name);
+    if (found == index.end())
+      throw DataError(fmt::format("optimizer state: there is no parameter '{}'", name),
+                      "resume with the model the checkpoint was made with, or use init instead");
+    const at::Tensor& parameter = parameters_[found->second].second;
+    if (kind == "step") {
+      slots_[found->second].step = tensor.item<std::int64_t>();
+      continue;
+    }
+    if (tensor.sizes() != parameter.sizes())
+      throw DataError(
+          fmt::format("optimizer state '{}' has another shape than its parameter", key));
+    slots_[found->second].tensors[kind] =
+        tensor.to(parameter.device()).clone(at::MemoryFormat::Contiguous);
+  }
+}
+
+namespace {
+
+class Adam final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+  void step(double lr, double gradient_factor) override {
+    torch::NoGradGuard no_grad;
+    if (fused_step(lr, gradient_factor)) return;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      at::Tensor& parameter = parameters_[i].second;
+      if (!parameter.grad().defined()) continue;
+      AdamUpdate update{.parameter = parameter,
+                        .gradient = parameter.grad(),
+                        .exp_avg = slot_tensor(i, "exp_avg"),
+                        .exp_avg_sq = slot_tensor(i, "exp_avg_sq"),
+                        .step = ++slots_[i].step,
+                        .lr = lr,
+                        .gradient_factor = gradient_factor};
+      if (options_.amsgrad) update.max_exp_avg_sq = slot_tensor(i, "max_exp_avg_sq");
+      apply(options_, update);
+    }
+  }
+
+ private:
+  // One kernel for all parameters on a GPU; false where this libtorch or device has none.
+  bool fused_step([[maybe_unused]] double lr, [[maybe_unused]] double gradient_factor) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    if (parameters_.empty() || !parameters_[0].second.is_cuda()) return false;
+    std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      at::Tensor& parameter = parameters_[i].second;
+      if (!parameter.grad().defined()) continue;
+      Slot& slot = slots_[i];
+      if (!slot.device_step.defined())
+        slot.device_step =
+            at::full({}, static_cast<double>(slot.step), parameter.options().dtype(at::kFloat));
+      ++slot.step;
+      parameters.push_back(parameter);
+      gradients.push_back(parameter.grad());
+      averages.push_back(slot_tensor(i, "exp_avg"));
+      squares.push_back(slot_tensor(i, "exp_avg_sq"));
+      if (options_.amsgrad) maxima.push_back(slot_tensor(i, "max_exp_avg_sq"));
+      steps.push_back(slot.device_step);
+    }
+    if (parameters.empty()) return true;
+    if (gradient_factor != 1) at::_foreach_mul_(gradients, gradient_factor);
+    at::_foreach_add_(steps, 1);  // the kernel wants the number of this update
+    const auto& o = options_;
+    if (o.kind == OptimizerKind::kAdamW)
+      at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
+                        o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+    else
+      at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
+                       o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+    return true;
+#else
+    return false;
+#endif
+  }
+};
+
+class Sgd final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+  void step(double lr, double gradient_factor) override {
+    torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      at::Tensor& parameter = parameters_[i].second;
+      if (!parameter.grad().defined()) continue;
+      SgdUpdate update{.parameter = parameter,
+                       .gradient = parameter.grad(),
+                       .first = slots_[i].step++ == 0,
+                       .lr = lr,
+                       .gradient_factor = gradient_factor};
+      if (options_.momentum != 0) update.momentum_buffer = slot_tensor(i, "momentum_buffer");
+      apply(options_, update);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
+                                          NamedTensors parameters) {
+  if (options.kind == OptimizerKind::kSgd)
+    return std::make_unique<Sgd>(options, std::move(parameters));
+  return std::make_unique<Adam>(options, std::move(parameters));
+}
+
+}  // namespace tutti::trainer

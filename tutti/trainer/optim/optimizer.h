@@ -1,0 +1,77 @@
+// Optimizers over named parameters: Adam, AdamW, SGD.
+//
+// Why not torch::optim: its state is keyed by tensor address, its step makes several passes over
+// memory, and its zero_grad() of 1.13 breaks gradients that are views into buckets. Ours keys state
+// by parameter name (so checkpoints survive a change of strategy or world size) and updates a CPU
+// parameter in one pass.
+//
+//   auto adam = make_optimizer({.kind = OptimizerKind::kAdamW, .lr = 2e-3}, parameters);
+//   adam->step(schedule.lr(step), gradient_factor);
+//
+// Not thread-safe. Parameters without gradient are left alone, and so is their state.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/trainer/model.h"
+
+namespace tutti::trainer {
+
+enum class OptimizerKind { kAdam, kAdamW, kSgd };
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double lr = 1e-3;
+  double beta1 = 0.9;       // Adam, AdamW
+  double beta2 = 0.999;     // Adam, AdamW
+  double eps = 1e-8;        // Adam, AdamW
+  double weight_decay = 0;  // AdamW: decoupled; Adam, SGD: added to the gradient
+  bool amsgrad = false;     // Adam, AdamW
+  double momentum = 0;      // SGD
+  double dampening = 0;     // SGD
+  bool nesterov = false;    // SGD
+};
+
+// torch's defaults, e.g. AdamW's weight_decay of 0.01.
+OptimizerOptions default_options(OptimizerKind kind);
+
+class Optimizer {
+ public:
+  Optimizer(OptimizerOptions options, NamedTensors parameters);
+  virtual ~Optimizer() = default;
+
+  // One update with every gradient multiplied by `gradient_factor` on the fly.
+  virtual void step(double lr, double gradient_factor) = 0;
+  void zero_grad();  // makes gradients undefined
+
+  const OptimizerOptions& options() const { return options_; }
+  const NamedTensors& parameters() const { return parameters_; }
+  std::vector<at::Tensor> gradients() const;  // the defined ones
+
+  // State tensors as "<state>/<parameter>", e.g. "exp_avg/encoder.weight", and update counts as
+  // "step/<parameter>". The tensors are the live ones.
+  std::map<std::string, at::Tensor> state() const;
+  // Throws DataError if a name or shape does not fit. Parameters the state does not have start
+  // fresh.
+  void load_state(const std::map<std::string, at::Tensor>& state);
+
+ protected:
+  struct Slot {
+    std::int64_t step = 0;
+    at::Tensor device_step;  // the same number where the fused GPU kernel reads it
+    std::map<std::string, at::Tensor> tensors;
+  };
+  at::Tensor& slot_tensor(std::size_t index, const std::string& name);
+
+  OptimizerOptions options_;
+  NamedTensors parameters_;
+  std::vector<Slot> slots_;  // by parameter
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
+
+}  // namespace tutti::trainer

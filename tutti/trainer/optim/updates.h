@@ -1,0 +1,37 @@
+// The arithmetic of one parameter's update: a single pass over memory on CPUs (float, double,
+// contiguous), torch operations everywhere else. Internal to optim/.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "tutti/trainer/optim/optimizer.h"
+
+namespace tutti::trainer {
+
+struct AdamUpdate {
+  at::Tensor parameter;
+  at::Tensor gradient;
+  at::Tensor exp_avg;
+  at::Tensor exp_avg_sq;
+  at::Tensor max_exp_avg_sq;  // amsgrad only
+  std::int64_t step = 1;      // of this update, from 1
+  double lr = 0;
+  double gradient_factor = 1;
+};
+
+struct SgdUpdate {
+  at::Tensor parameter;
+  at::Tensor gradient;
+  at::Tensor momentum_buffer;  // undefined without momentum
+  bool first = false;          // torch starts the buffer with the gradient itself
+  double lr = 0;
+  double gradient_factor = 1;
+};
+
+// REQUIRES: no autograd (NoGradGuard).
+void apply(const OptimizerOptions& options, AdamUpdate& update);
+void apply(const OptimizerOptions& options, SgdUpdate& update);
+
+}  // namespace tutti::trainer

@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/trainer/strategies/reducer.h"
+#include "tutti/trainer/strategies/strategy.h"
+
+namespace tutti::trainer {
+namespace {
+
+// One line per tensor, so that the first difference between two ranks can be shown as text.
+std::string signature(const NamedTensors& parameters, const NamedTensors& buffers) {
+  std::string text;
+  const auto append = [&text](const char* kind, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      std::vector<std::string> sizes;
+      for (const auto size : tensor.sizes()) sizes.push_back(std::to_string(size));
+      text += fmt::format("{} {} [{}] {}{}\n", kind, name, join(sizes, ", "),
+                          c10::toString(tensor.scalar_type()),
+                          tensor.requires_grad() ? " trainable" : "");
+    }
+  };
+  append("parameter", parameters);
+  append("buffer", buffers);
+  return text;
+}
+
+class DdpStrategy final : public Strategy {
+ public:
+  DdpStrategy(Collectives& collectives, Control& control, bool find_unused)
+      : collectives_(collectives), control_(control), find_unused_(find_unused) {}
+
+  void setup(TrainableModel& model, const std::vector<NamedTensors>& groups) override {
+    check_same_model(model, control_);
+    broadcast_from_rank_zero(model);
+    for (const NamedTensors& group : groups)
+      reducers_.push_back(std::make_unique<Reducer>(group, collectives_, control_,
+                                                    ReducerOptions{.find_unused = find_unused_}));
+  }
+  void arm(std::size_t group) override { reducers_[group]->arm(); }
+  void finish(std::size_t group, bool complete) override { reducers_[group]->finish(complete); }
+
+  // Gradients are the same on every rank after finish(), so the local norm is the global one.
+  at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
+    return local_squared_norm(gradients);
+  }
+
+  std::string name() const override {
+    return find_unused_ ? "ddp_find_unused_parameters_true" : "ddp";
+  }
+
+ private:
+  void broadcast_from_rank_zero(TrainableModel& model) {
+    torch::NoGradGuard no_grad;
+    NamedTensors all = unique_parameters(model.named_parameters()).tensors;
+    const NamedTensors buffers = unique_parameters(model.named_buffers()).tensors;
+    all.insert(all.end(), buffers.begin(), buffers.end());
+    for (auto& [name, tensor] : all) {
+      if (tensor.numel() == 0) continue;
+      at::Tensor value = tensor.detach().contiguous();
+      wait(*collectives_.broadcast(value, 0), control_, "sending rank 0's weights");
+      if (!value.is_same(tensor)) tensor.detach().copy_(value);
+    }
+  }
+
+  Collectives& collectives_;
+  Control& control_;
+  bool find_unused_;
+  std::vector<std::unique_ptr<Reducer>> reducers_;  // by group
+};
+
+}  // namespace
+
+void check_same_model(TrainableModel& model, Control& control) {
+  const auto blobs = control.all_gather("model shapes",
+                                        signature(model.named_parameters(), model.named_buffers()));
+  for (std::size_t rank = 1; rank < blobs.size(); ++rank) {
+    if (blobs[rank] == blobs[0]) continue;
+    const auto ours = split(blobs[0], '\n');
+    const auto theirs = split(blobs[rank], '\n');
+    std::size_t i = 0;
+    while (i < ours.size() && i < theirs.size() && ours[i] == theirs[i]) ++i;
+    const auto line = [i](const std::vector<std::string>& lines) {
+      return i < lines.size() && !lines[i].empty() ? lines[i] : std::string("nothing");
+    };
+    throw ConfigError(fmt::format("rank {} built another model than rank 0: rank {} has {}, rank 0 "
+                                  "has {}",
+                                  rank, rank, line(theirs), line(ours)),
+                      "every rank must read the same config, vocabulary and build of tutti");
+  }
+}
+
+std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,
+                                            bool find_unused) {
+  return std::make_unique<DdpStrategy>(collectives, control, find_unused);
+}
+
+}  // namespace tutti::trainer

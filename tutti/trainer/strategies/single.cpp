@@ -1,0 +1,32 @@
+#include <torch/torch.h>
+
+#include "tutti/trainer/strategies/strategy.h"
+
+namespace tutti::trainer {
+namespace {
+
+class SingleStrategy final : public Strategy {
+ public:
+  void setup(TrainableModel&, const std::vector<NamedTensors>&) override {}
+  void arm(std::size_t) override {}
+  void finish(std::size_t, bool) override {}
+  at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
+    return local_squared_norm(gradients);
+  }
+  std::string name() const override { return "single"; }
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_single_strategy() { return std::make_unique<SingleStrategy>(); }
+
+at::Tensor local_squared_norm(const std::vector<at::Tensor>& gradients) {
+  torch::NoGradGuard no_grad;
+  if (gradients.empty()) return at::zeros({});
+  // bf16 gradients would lose the small terms of the sum.
+  const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2);
+  const auto wide = norms[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::stack(norms).to(wide).square().sum();
+}
+
+}  // namespace tutti::trainer

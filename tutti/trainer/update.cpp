@@ -1,0 +1,119 @@
+// From summed gradients to new weights: the true average, clipping, the step.
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "tutti/core/log.h"
+#include "tutti/trainer/run.h"
+#include "tutti/trainer/torch_version.h"
+
+namespace tutti::trainer {
+namespace {
+
+void multiply(std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  at::_foreach_mul_(gradients, factor);
+#else
+  for (at::Tensor& gradient : gradients) gradient.mul_(factor);
+#endif
+}
+
+// The power of two next to `weight`.
+double reference_for(double weight) {
+  return weight > 0 && std::isfinite(weight) ? std::exp2(std::round(std::log2(weight))) : 1.0;
+}
+
+struct Clipped {
+  double factor = 1;   // to multiply gradients with, on top of the average
+  bool finite = true;  // false: the step must be skipped
+};
+
+// Clips by norm without waiting for a GPU: there the factor stays a tensor and is applied at once.
+Clipped clip(Run& run, std::vector<at::Tensor>& gradients, double average) {
+  const LoopSettings& s = run.settings;
+  const bool by_norm = s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kNorm;
+  const bool by_value =
+      s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kValue;
+  Clipped result{.factor = average};
+  if (gradients.empty()) return result;
+  at::Tensor norm;
+  if (by_norm || run.scaler.enabled())
+    norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
+  if (norm.defined() && (norm.device().is_cpu() || run.scaler.enabled())) {
+    const double value = norm.item<double>();
+    result.finite = std::isfinite(value);
+    if (by_norm) {
+      run.extra_metrics["train/grad_norm"] = value;
+      result.factor = average * std::min(1.0, s.gradient_clip_val / (value + 1e-6));
+      return result;
+    }
+  }
+  if (by_value) {
+    for (at::Tensor& gradient : gradients)
+      gradient.mul_(average).clamp_(-s.gradient_clip_val, s.gradient_clip_val);
+    result.factor = 1;
+  }
+  if (!by_norm) return result;
+  // Infinite or NaN norms give a factor of 0 or NaN; gradients of NaN stay NaN, as in torch.
+  multiply(gradients, (s.gradient_clip_val / (norm + 1e-6)).clamp_max(1.0) * average);
+  result.factor = 1;
+  return result;
+}
+
+}  // namespace
+
+void discard_gradients(Run& run) {
+  for (OptimizerSlot& slot : run.optimizers) slot.optimizer->zero_grad();
+}
+
+bool apply_update(Run& run, const Verdict& verdict) {
+  torch::NoGradGuard no_grad;
+  const auto start = std::chrono::steady_clock::now();
+  const bool global = run.settings.loss_reduction == LossReduction::kGlobal;
+  if (verdict.total_weight <= 0 && global) {
+    discard_gradients(run);
+    ++run.skipped;
+    return false;
+  }
+  const double average =
+      (run.weighs_losses()
+           ? run.reference_weight / verdict.total_weight
+           : 1.0 / (run.in.control.world_size() * run.settings.accumulate_grad_batches)) /
+      run.scaler.scale();
+
+  // Decided for all optimizers before any of them moves.
+  std::vector<double> factors;
+  bool finite = true;
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    factors.push_back(1);
+    if (!(verdict.groups >> i & 1)) continue;
+    std::vector<at::Tensor> gradients = run.optimizers[i].optimizer->gradients();
+    const Clipped clipped = clip(run, gradients, average);
+    factors[i] = clipped.factor;
+    finite &= clipped.finite;
+  }
+  bool take = finite;
+  if (run.scaler.enabled()) {
+    take = run.scaler.update(finite);
+    run.extra_metrics["train/loss_scale"] = run.scaler.scale();
+  } else if (!finite) {
+    ++run.bad_in_a_row;
+    log::warning("step {} dropped on all ranks: the gradient norm is not finite", run.step);
+  }
+  if (take)
+    for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+      if (!(verdict.groups >> i & 1)) continue;
+      OptimizerSlot& slot = run.optimizers[i];
+      slot.optimizer->step(
+          slot.schedule.lr(slot.schedule.options().by_epoch ? run.epoch : run.step), factors[i]);
+    }
+  else
+    ++run.skipped;
+  discard_gradients(run);
+  run.reference_weight = reference_for(verdict.total_weight);
+  run.times.optimizer +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return take;
+}
+
+}  // namespace tutti::trainer

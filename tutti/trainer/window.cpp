@@ -1,0 +1,147 @@
+// Forward and backward over the micro-batches of one optimizer step.
+//
+// Losses are means; their sum is loss x weight. What is differentiated is loss x weight /
+// reference, where the reference is a power of two near the last step's global weight: dividing by
+// a power of two changes no bits, and keeps 16-bit gradients in range. The true global weight is
+// known after the vote and divides the summed gradients in update.cpp.
+#include <c10/util/Exception.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "tutti/core/error.h"
+#include "tutti/trainer/run.h"
+
+namespace tutti::trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// 1.13 has no type of its own for it, and the CPU allocator only words.
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
+  if (!dynamic_cast<const c10::Error*>(&error)) return false;
+  const std::string text = error.what();
+  return text.find("out of memory") != std::string::npos ||
+         text.find("not enough memory") != std::string::npos ||
+         text.find("can't allocate memory") != std::string::npos;
+}
+
+std::size_t group_of(const Run& run, const std::string& name) {
+  if (name.empty()) return 0;
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i)
+    if (run.optimizers[i].name == name) return i;
+  throw ConfigError("the model names optimizer '" + name + "', which the config does not have");
+}
+
+// Whether the losses are numbers. On a GPU this waits for the forward pass.
+bool all_finite(const std::vector<std::pair<std::string, at::Tensor>>& losses, double weight) {
+  if (!std::isfinite(weight)) return false;
+  for (const auto& [name, loss] : losses)
+    if (!std::isfinite(loss.item<double>())) return false;
+  return true;
+}
+
+// One micro-batch. `last`: gradients are summed over ranks while its backward runs.
+void compute(Run& run, const Batch& batch, bool last, Window& window) {
+  const auto forward_start = Clock::now();
+  StepOutput output;
+  {
+    const auto autocast = run.precision.forward_scope();
+    output = run.in.model.training_step(batch);
+  }
+  run.times.forward += seconds_since(forward_start);
+
+  std::vector<std::pair<std::string, at::Tensor>> losses{{output.optimizer, output.loss}};
+  losses.insert(losses.end(), output.more_losses.begin(), output.more_losses.end());
+  std::vector<std::size_t> groups;
+  for (const auto& [name, loss] : losses) {
+    groups.push_back(group_of(run, name));
+    window.vote.groups |= 1ull << groups.back();
+  }
+  // A GPU is not waited for before its backward pass is queued; a NaN then reaches gradients, which
+  // the vote throws away on all ranks.
+  const bool on_cpu = output.loss.device().is_cpu();
+  if (on_cpu && !all_finite(losses, output.weight)) {
+    window.vote.bad_loss = true;
+    window.ids = batch.describe_ids();
+    return;
+  }
+
+  const auto backward_start = Clock::now();
+  const double factor =
+      run.scaler.scale() * (run.weighs_losses() ? output.weight / run.reference_weight : 1.0);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (last) run.in.strategy.arm(groups[i]);
+    // With several optimizers a loss must not leave gradients in another one's parameters.
+    std::optional<std::vector<at::Tensor>> only;
+    if (run.optimizers.size() > 1) {
+      only.emplace();
+      for (const auto& [name, p] : run.optimizers[groups[i]].optimizer->parameters())
+        only->push_back(p);
+    }
+    const at::Tensor scaled = factor == 1.0 ? losses[i].second : losses[i].second * factor;
+    const bool more = i + 1 < losses.size();
+    if (only)
+      scaled.backward({}, more, false, at::TensorList(*only));
+    else
+      scaled.backward({}, more);
+    if (last) window.complete |= 1ull << groups[i];
+  }
+  run.times.backward += seconds_since(backward_start);
+  if (!on_cpu && !all_finite(losses, output.weight)) {
+    window.vote.bad_loss = true;
+    window.ids = batch.describe_ids();
+    return;
+  }
+  window.vote.weight += output.weight;
+  run.interval.add("train/", output);
+}
+
+}  // namespace
+
+Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> batches_in_epoch) {
+  Window window;
+  window.vote.step = run.window;
+  window.vote.plan_hash = run.in.train.plan_hash(run.epoch);
+  window.vote.stop = run.in.signals && run.in.signals->received() != 0;
+  window.vote.time_up = run.settings.max_seconds && run.is_main() &&
+                        seconds_since(run.started) >= *run.settings.max_seconds;
+
+  const int wanted = run.settings.accumulate_grad_batches;
+  for (int i = 0; i < wanted; ++i) {
+    const std::int64_t index = run.batch + i;
+    if (batches_in_epoch && index >= *batches_in_epoch) break;
+    const auto data_start = Clock::now();
+    std::optional<Batch> batch = stream.next();
+    window.data_seconds += seconds_since(data_start);
+    if (!batch) break;
+    window.vote.has_data = true;
+    run.times.audio_seconds += batch->audio_seconds;
+    run.times.items += static_cast<double>(batch->utt_ids.size());
+    ++run.times.batches;
+    // Gradients are summed over ranks only once per window, while the last backward runs.
+    const bool last = i + 1 == wanted || (batches_in_epoch && index + 1 == *batches_in_epoch);
+    try {
+      run.precision.prepare(*batch);
+      compute(run, *batch, last, window);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      window.vote.out_of_memory = true;
+      window.ids = batch->describe_ids();
+      window.complete = 0;
+      break;
+    }
+    ++window.micro_batches;
+  }
+  // Without a whole armed backward (no data, NaN, out of memory) this rank still takes part in the
+  // sums: with what it has, or zeros.
+  run.times.data += window.data_seconds;
+  return window;
+}
+
+}  // namespace tutti::trainer
