@@ -40,7 +40,7 @@ TEST(ConfigCommand, ReportsAllMistakesInOrder) {
   EXPECT_EQ(result.out, "");
   std::size_t at = 0;
   for (const char* part :
-       {":3:1: sed:", ":5:12: optimizer._target_:", ":9:3: scheduler.warmup_step:",
+       {":3:1: sed:", ":5:13: optimizer._target_:", ":9:3: scheduler.warmup_step:",
         ":11:16: trainer.accelerator:", ":12:12: trainer.devices:", ":14:14: trainer.precision:",
         ":15:15: trainer.max_epochs:", ":16:3: trainer.profiler:", ":19:14: parallel.n_workers:",
         ":21:5: parallel.options.walltime:", ":24:19: dataloader.train.total_shards:",
@@ -59,7 +59,7 @@ TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
       "parallel:\n  env: slurm\n  n_workers: 2\n  options: {cores: 1, memory: 1GB, quee: gpu}\n");
   const CommandResult result = run_tutti({"config", "check", file.string()});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr(":4:37: parallel.options.quee:"));
+  EXPECT_THAT(result.err, HasSubstr(":4:36: parallel.options.quee:"));
   EXPECT_THAT(result.err, HasSubstr("did you mean 'queue'?"));
 }
 
