@@ -30,14 +30,16 @@ Json recognise(Recognizer& recognizer, const std::string& path) {
   return {{"text", best.text}, {"tokens", tokens}, {"nbest", nbest}, {"seconds", seconds}, {"rtf", took / seconds}};
 }
 
-DemoOptions read_options(const config::Node& ui) {
+DemoOptions read_options(const config::Node& demo) {
+  const config::Node ui = demo["ui"];
+  const config::Node server = demo["server"];
   DemoOptions options;
   options.title = ui["title"].value_or(options.title);
   options.description = ui["description"].value_or(options.description);
-  options.host = ui["host"].value_or(options.host);
-  options.port = ui["port"].value_or(options.port);
-  options.max_requests_per_minute = ui["max_requests_per_minute"].value_or(options.max_requests_per_minute);
-  options.max_upload_bytes = ui["max_upload"].value_or(config::Bytes{options.max_upload_bytes}).count;
+  options.host = server["host"].value_or(options.host);
+  options.port = server["port"].value_or(options.port);
+  options.max_requests_per_minute = server["max_requests"].value_or(options.max_requests_per_minute);
+  options.max_upload_bytes = server["max_upload"].value_or(config::Bytes{options.max_upload_bytes}).count;
   return options;
 }
 
@@ -54,8 +56,9 @@ void demo(const StageContext& context) {
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  DemoServer server(read_options(context.demo["ui"]), [&](const std::string& path) { return recognise(recognizer, path); });
-  fmt::print("open http://{}:{}/ (Ctrl-C ends it)\n", read_options(context.demo["ui"]).host, server.port());
+  const DemoOptions options = read_options(context.demo);
+  DemoServer server(options, [&](const std::string& path) { return recognise(recognizer, path); });
+  fmt::print("open http://{}:{}/ (Ctrl-C ends it)\n", options.host, server.port());
   std::fflush(stdout);
   std::thread waiter([&] {
     int signal = 0;

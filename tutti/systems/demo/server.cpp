@@ -95,7 +95,7 @@ DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
   const auto& o = impl_->options;
   impl_->port = o.port == 0 ? http.bind_to_any_port(o.host) : (http.bind_to_port(o.host, o.port) ? o.port : -1);
   if (impl_->port <= 0)
-    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port), "choose another port with ui.port");
+    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port), "choose another port with server.port");
 }
 
 DemoServer::~DemoServer() = default;
