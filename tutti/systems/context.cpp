@@ -38,16 +38,37 @@ struct Loaded {
   config::LoadOptions options;
 };
 
-Loaded load_one(const std::vector<std::filesystem::path>& files, const std::vector<std::string>& overrides,
-                const std::string& defaults, config::Problems& problems) {
+Loaded load_one(const std::vector<std::filesystem::path>& files, const std::string& defaults,
+                config::Problems& problems) {
   Loaded loaded;
   if (files.empty()) return loaded;
-  loaded.options = {.files = files, .overrides = overrides};
+  loaded.options = {.files = files};
   loaded.options.self_name = files[0].stem().string();
   const Node user = config::load_merged(loaded.options, problems);
   const Node base = config::parse_yaml(kDefaults + defaults, "defaults");
   loaded.merged = Node(config::merge(base.value(), user.value()));
   return loaded;
+}
+
+// "++a.b=c" -> "a.b"
+std::string path_of(std::string text) {
+  text.erase(0, text.find_first_not_of("+~"));
+  return text.substr(0, text.find('='));
+}
+
+// An override belongs to every config that has its key; one that none has is new (or a slip) and
+// goes to the first config given.
+void apply_overrides(const std::vector<std::string>& overrides, const std::vector<Loaded*>& configs,
+                     config::Problems& problems) {
+  for (const auto& text : overrides) {
+    std::vector<Loaded*> targets;
+    for (Loaded* config : configs)
+      if (config->merged.defined() && config->merged.find(path_of(text)).defined()) targets.push_back(config);
+    for (std::size_t i = 0; targets.empty() && i < configs.size(); ++i)
+      if (configs[i]->merged.defined()) targets.push_back(configs[i]);
+    for (Loaded* config : targets)
+      config->merged = Node(config::apply_override(config->merged.value(), text, problems));
+  }
 }
 
 Node finish(const Loaded& loaded, config::Problems& problems) {
@@ -72,10 +93,11 @@ void inherit(const Node& from, std::string_view key, std::string_view file_kind,
 
 StageContext load_context(const ContextRequest& request) {
   config::Problems problems;
-  Loaded training = load_one(request.training, request.overrides, kTrainingDefaults, problems);
-  Loaded inference = load_one(request.inference, request.overrides, kInferenceDefaults, problems);
-  Loaded metrics = load_one(request.metrics, request.overrides, kInferenceDefaults, problems);
-  Loaded demo = load_one(request.demo, request.overrides, kInferenceDefaults, problems);
+  Loaded training = load_one(request.training, kTrainingDefaults, problems);
+  Loaded inference = load_one(request.inference, kInferenceDefaults, problems);
+  Loaded metrics = load_one(request.metrics, kInferenceDefaults, problems);
+  Loaded demo = load_one(request.demo, kInferenceDefaults, problems);
+  apply_overrides(request.overrides, {&training, &inference, &metrics, &demo}, problems);
   problems.throw_if_any();
 
   StageContext context;

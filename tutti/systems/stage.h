@@ -19,7 +19,8 @@
 
 namespace tutti::systems {
 
-// Files of each kind (later ones merge over earlier ones) and `key=value` overrides for all of them.
+// Files of each kind (later ones merge over earlier ones) and `key=value` overrides; an override
+// belongs to every config that has its key.
 struct ContextRequest {
   std::vector<std::filesystem::path> training;
   std::vector<std::filesystem::path> inference;

@@ -1,0 +1,85 @@
+#include "tutti/systems/stage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/systems/builders/numbers.h"
+
+namespace tutti::systems {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> names_of(const std::vector<Stage>& stages) {
+  std::vector<std::string> names;
+  for (const auto& stage : stages) names.push_back(stage.name);
+  return names;
+}
+
+TEST(Stages, RunInCanonicalOrderWhateverWasTyped) {
+  EXPECT_EQ(names_of(select_stages({"measure", "train", "infer"})),
+            (std::vector<std::string>{"train", "infer", "measure"}));
+  EXPECT_EQ(names_of(select_stages(5, 6)), (std::vector<std::string>{"train", "infer"}));
+  EXPECT_EQ(select_stages({"all"}).size(), 8U) << "a demo never ends, so all leaves it out";
+}
+
+TEST(Stages, UnknownNameIsAnErrorWithASuggestion) {
+  try {
+    select_stages({"trian"});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("did you mean 'train'?"));
+  }
+}
+
+TEST(Context, TheExperimentFlowsFromTrainingToInferenceToMetrics) {
+  TempFolder folder;
+  const auto write = [&](const char* name, const char* text) {
+    write_file_atomic(folder.path() / name, text);
+    return folder.path() / name;
+  };
+  const StageContext context = load_context(
+      {.training = {write("big.yaml", "recipe_dir: /r\nexp_tag: big\n")},
+       .inference = {write("beam5.yaml", "exp_tag: other\ninference_dir: ${exp_dir}/${self_name:}\n")},
+       .metrics = {write("metrics.yaml", "metrics: []\n")}});
+  EXPECT_EQ(context.training["exp_dir"].raw(), "/r/exp/big");
+  EXPECT_EQ(context.inference["exp_dir"].raw(), "/r/exp/big");
+  EXPECT_EQ(context.inference["inference_dir"].raw(), "/r/exp/big/beam5");
+  EXPECT_EQ(context.metrics["inference_dir"].raw(), "/r/exp/big/beam5");
+}
+
+TEST(Context, AnOverrideGoesToTheConfigsThatHaveItsKey) {
+  TempFolder folder;
+  write_file_atomic(folder.path() / "t.yaml", "trainer: {devices: 1}\nparallel: {n_workers: 1}\n");
+  write_file_atomic(folder.path() / "i.yaml", "beam: 1\nparallel: {n_workers: 1}\n");
+  const StageContext context = load_context({.training = {folder.path() / "t.yaml"},
+                                             .inference = {folder.path() / "i.yaml"},
+                                             .overrides = {"trainer.devices=4", "beam=5", "parallel.n_workers=3"}});
+  EXPECT_EQ(context.training["trainer"]["devices"].as<int>(), 4);
+  EXPECT_FALSE(context.inference["trainer"].defined());
+  EXPECT_EQ(context.inference["beam"].as<int>(), 5);
+  EXPECT_EQ(context.training["parallel"]["n_workers"].as<int>(), 3);
+  EXPECT_EQ(context.inference["parallel"]["n_workers"].as<int>(), 3);
+  EXPECT_THROW(load_context({.training = {folder.path() / "t.yaml"}, .overrides = {"trainer.device=4"}}), ConfigError);
+}
+
+TEST(Context, AStageWithoutItsConfigSaysWhichFlagIsMissing) {
+  try {
+    run_stages(select_stages({"infer"}), StageContext{});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("--inference_config"));
+  }
+}
+
+TEST(Numbers, InWords) {
+  EXPECT_EQ(number_in_words(0), "zero");
+  EXPECT_EQ(number_in_words(42), "forty two");
+  EXPECT_EQ(number_in_words(9015), "nine thousand fifteen");
+  EXPECT_EQ(digits_in_words("407"), "four zero seven");
+}
+
+}  // namespace
+}  // namespace tutti::systems
