@@ -43,19 +43,30 @@ class PlannedSource final : public trainer::DataSource {
     const auto epoch = static_cast<std::uint64_t>(position.epoch);
     const auto group = static_cast<std::uint64_t>(position.batch);
     if (position.world_size == world() || position.batch == 0)
-      return std::make_unique<PlannedStream>(inputs_, inputs_.plan->epoch(epoch), data::PlanPosition{epoch, group});
+      return std::make_unique<PlannedStream>(inputs_, plan_of(position.epoch), data::PlanPosition{epoch, group});
     return std::make_unique<PlannedStream>(inputs_, remaining(position), data::PlanPosition{epoch, 0});
   }
 
   std::optional<std::int64_t> num_batches(std::int64_t epoch) const override {
-    return static_cast<std::int64_t>(inputs_.plan->epoch(static_cast<std::uint64_t>(epoch)).num_groups());
+    return static_cast<std::int64_t>(plan_of(epoch).num_groups());
   }
   std::uint64_t plan_hash(std::int64_t epoch) const override {
-    return inputs_.plan->epoch(static_cast<std::uint64_t>(epoch)).hash();
+    plan_of(epoch);
+    return hash_;
   }
 
  private:
   int world() const { return inputs_.plan->settings().world; }
+
+  // The loop asks for the hash at every step; a plan is made once per epoch.
+  const data::EpochPlan& plan_of(std::int64_t epoch) const {
+    if (epoch != epoch_) {
+      current_ = inputs_.plan->epoch(static_cast<std::uint64_t>(epoch));
+      hash_ = current_.hash();
+      epoch_ = epoch;
+    }
+    return current_;
+  }
 
   // What ranks of another number left of an epoch, dealt out over ours.
   data::EpochPlan remaining(const trainer::Position& position) const {
@@ -70,6 +81,10 @@ class PlannedSource final : public trainer::DataSource {
   }
 
   PlannedSourceInputs inputs_;
+  // Touched only by the loop thread.
+  mutable std::int64_t epoch_ = -1;
+  mutable data::EpochPlan current_;
+  mutable std::uint64_t hash_ = 0;
 };
 
 }  // namespace
