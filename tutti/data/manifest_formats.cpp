@@ -105,20 +105,10 @@ std::uint64_t whole(double value, double limit, const std::string& where, const 
 constexpr double kMaxChannel = 1023;
 constexpr double kMaxSamples = 1e15;
 
-void take_json(Draft& draft, Field field, const Json& value, const std::string& key,
-               const std::string& where) {
-  const auto string = [&]() -> std::string {
-    if (value.is_string()) return value.get<std::string>();
-    if (field == Field::kId && value.is_number_integer()) return value.dump();
-    throw DataError(
-        fmt::format("{}: '{}': got {}, expected text", where, key, to_json_line(value)));
-  };
-  const auto number = [&]() -> double {
-    if (!value.is_number())
-      throw DataError(
-          fmt::format("{}: '{}': got {}, expected a number", where, key, to_json_line(value)));
-    return value.get<double>();
-  };
+// Puts one value where it belongs; `string` and `number` read it, whatever it was written in.
+template <class String, class Number>
+void take(Draft& draft, Field field, const String& string, const Number& number,
+          const std::string& where) {
   switch (field) {
     case Field::kId:
       draft.uid = string();
@@ -152,39 +142,25 @@ void take_json(Draft& draft, Field field, const Json& value, const std::string& 
   }
 }
 
+void take_json(Draft& draft, Field field, const Json& value, const std::string& key,
+               const std::string& where) {
+  const auto string = [&]() -> std::string {
+    if (value.is_string()) return value.get<std::string>();
+    if (field == Field::kId && value.is_number_integer()) return value.dump();
+    throw DataError(
+        fmt::format("{}: '{}': got {}, expected text", where, key, to_json_line(value)));
+  };
+  const auto number = [&]() -> double {
+    if (!value.is_number())
+      throw DataError(
+          fmt::format("{}: '{}': got {}, expected a number", where, key, to_json_line(value)));
+    return value.get<double>();
+  };
+  take(draft, field, string, number, where);
+}
+
 void take_text(Draft& draft, Field field, std::string_view value, const std::string& where) {
-  const auto number = [&] { return parse_number(value, where); };
-  switch (field) {
-    case Field::kId:
-      draft.uid = value;
-      break;
-    case Field::kAudio:
-      draft.audio = value;
-      break;
-    case Field::kText:
-      draft.text = value;
-      break;
-    case Field::kSpeaker:
-      draft.speaker = value;
-      break;
-    case Field::kBegin:
-      draft.begin_s = number();
-      break;
-    case Field::kEnd:
-      draft.end_s = number();
-      break;
-    case Field::kDuration:
-      draft.duration_s = number();
-      break;
-    case Field::kChannel:
-      draft.channel = static_cast<int>(whole(number(), kMaxChannel, where, "channel"));
-      break;
-    case Field::kNumSamples:
-      draft.num_samples = whole(number(), kMaxSamples, where, "num_samples");
-      break;
-    case Field::kOther:
-      break;
-  }
+  take(draft, field, [&] { return value; }, [&] { return parse_number(value, where); }, where);
 }
 
 // Calls take(line, number) for each line that is not blank; lines lose their CR.
