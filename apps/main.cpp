@@ -40,7 +40,8 @@ constexpr Command kCommands[] = {
 
 void print_help() {
   std::puts("tutti: scale speech work by config\n\nusage: tutti COMMAND [ARGS]\n\ncommands:");
-  for (const Command& command : kCommands) std::printf("  %-16s %s\n", command.name, command.summary);
+  for (const Command& command : kCommands)
+    std::printf("  %-16s %s\n", command.name, command.summary);
   std::puts("\n`tutti COMMAND --help` tells more.");
 }
 

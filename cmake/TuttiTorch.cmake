@@ -39,25 +39,16 @@ if(gloo_inc AND gloo_so AND NOT TUTTI_TORCH_ROOT)
 endif()
 message(STATUS "libtorch: ${torch_lib} cuda=${TUTTI_WITH_CUDA} gloo=${TUTTI_WITH_GLOO}")
 
-# A precompiled header serves only TUs with the same flags: -fPIC for libraries and executables alike.
-function(tutti_pch_flags target)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${target} PRIVATE -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-endfunction()
-
-if(TUTTI_TORCH_PCH)
-  file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "// Carries the shared precompiled header.\n")
-  add_library(tutti_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
-  target_link_libraries(tutti_torch_pch PRIVATE tutti_flags tutti_torch)
-  tutti_pch_flags(tutti_torch_pch)
-  target_precompile_headers(tutti_torch_pch PRIVATE <torch/torch.h> <string> <vector> <memory>)
+if(TUTTI_PCH)
+  tutti_make_pch(tutti_torch_pch LIBS tutti_torch fmt::fmt nlohmann_json::nlohmann_json
+                 HEADERS <torch/torch.h> ${TUTTI_BASE_HEADERS})
 endif()
 
 # Links torch and takes part in the shared precompiled header and the torch job pool.
 function(tutti_use_torch target visibility)
   target_link_libraries(${target} ${visibility} tutti_torch)
   set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE torch_pool)
-  if(TUTTI_TORCH_PCH)
+  if(TUTTI_PCH)
     target_precompile_headers(${target} REUSE_FROM tutti_torch_pch)
     tutti_pch_flags(${target})
   endif()

@@ -18,8 +18,9 @@ int run_launch(int argc, char** argv) {
   char** const dashes =
       std::find_if(argv, end, [](const char* word) { return std::strcmp(word, "--") == 0; });
 
-  CLI::App app{"Start a program as several ranks on this node (and others), as torchrun does:\n"
-               "tutti launch --nproc_per_node N [OPTIONS] -- COMMAND..."};
+  CLI::App app{
+      "Start a program as several ranks on this node (and others), as torchrun does:\n"
+      "tutti launch --nproc_per_node N [OPTIONS] -- COMMAND..."};
   launch::AgentOptions options;
   double grace_s = options.grace.count();
   double join_timeout_s = options.join_timeout.count();

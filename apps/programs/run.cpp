@@ -24,7 +24,8 @@ std::string stage_table() {
 // `name` is "run" or a stage's name: "tutti train" reaches this program as argv[0] "tutti train".
 int run_program(const std::string& name, int argc, char** argv) {
   CLI::App app{name == "run" ? "Run stages of a recipe" : "Run the stage " + name, "tutti " + name};
-  app.footer(name == "run" ? stage_table() : "Overrides look like trainer.max_epochs=5, +seed=7 or ~init.");
+  app.footer(name == "run" ? stage_table()
+                           : "Overrides look like trainer.max_epochs=5, +seed=7 or ~init.");
   systems::ContextRequest request;
   std::vector<std::string> stages;
   std::vector<std::filesystem::path> files;
@@ -39,7 +40,8 @@ int run_program(const std::string& name, int argc, char** argv) {
     app.add_option("--stage", first, "first stage by number");
     app.add_option("--stop_stage", last, "last stage by number");
   }
-  app.add_option("--config", files, "config files of the stage; later ones merge over earlier ones");
+  app.add_option("--config", files,
+                 "config files of the stage; later ones merge over earlier ones");
   app.add_option("--training_config", request.training, "training config files");
   app.add_option("--inference_config", request.inference, "inference config files");
   app.add_option("--metrics_config", request.metrics, "metrics config files");
@@ -54,7 +56,8 @@ int run_program(const std::string& name, int argc, char** argv) {
   app.add_option("overrides", request.overrides, "key=value, or audio files with --model");
   CLI11_PARSE(app, argc, argv);
   // `--config a.yaml key=value`: an option that takes several files also takes what follows them.
-  for (auto* list : {&files, &request.training, &request.inference, &request.metrics, &request.demo})
+  for (auto* list :
+       {&files, &request.training, &request.inference, &request.metrics, &request.demo})
     std::erase_if(*list, [&](const std::filesystem::path& word) {
       if (!config::is_override(word.string())) return false;
       request.overrides.push_back(word.string());
@@ -65,10 +68,14 @@ int run_program(const std::string& name, int argc, char** argv) {
   if (!pack.empty()) return systems::recognise_files(pack, request.overrides, as_json), 0;
 
   std::vector<systems::Stage> selected;
-  if (name != "run") selected = systems::select_stages(std::vector<std::string>{name});
-  else if (!stages.empty()) selected = systems::select_stages(stages);
-  else if (first > 0) selected = systems::select_stages(first, last > 0 ? last : first);
-  else throw ConfigError("no stage given", "use --stages NAME... or --stage N --stop_stage M");
+  if (name != "run")
+    selected = systems::select_stages(std::vector<std::string>{name});
+  else if (!stages.empty())
+    selected = systems::select_stages(stages);
+  else if (first > 0)
+    selected = systems::select_stages(first, last > 0 ? last : first);
+  else
+    throw ConfigError("no stage given", "use --stages NAME... or --stage N --stop_stage M");
   systems::assign_config(selected, files, request);
 
   systems::StageContext context = systems::load_context(request);

@@ -43,12 +43,16 @@ TEST(Architecture, IncludesFollowTheArrows) {
       std::smatch match;
       if (!std::regex_search(line, match, kInclude)) continue;
       const std::string header = match[1];
-      EXPECT_FALSE(header.starts_with("apps/") || header.starts_with("tests/")) << relative << ": " << header;
-      const bool is_torch = header.starts_with("torch/") || header.starts_with("ATen/") || header.starts_with("c10/");
-      EXPECT_TRUE(!is_torch || kTorchRooms.contains(room)) << relative << " is torch-free but includes " << header;
+      EXPECT_FALSE(header.starts_with("apps/") || header.starts_with("tests/"))
+          << relative << ": " << header;
+      const bool is_torch =
+          header.starts_with("torch/") || header.starts_with("ATen/") || header.starts_with("c10/");
+      EXPECT_TRUE(!is_torch || kTorchRooms.contains(room))
+          << relative << " is torch-free but includes " << header;
       if (!header.starts_with("tutti/")) continue;
       const std::string target = split(header, '/')[1];
-      EXPECT_TRUE(target == room || kAllowed.at(room).contains(target)) << relative << " may not include " << header;
+      EXPECT_TRUE(target == room || kAllowed.at(room).contains(target))
+          << relative << " may not include " << header;
     }
   }
   EXPECT_GT(num_files, 20);

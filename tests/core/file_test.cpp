@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 std::size_t num_files(const fs::path& folder) {
-  return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+  return static_cast<std::size_t>(
+      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
 TEST(WriteFileAtomic, ReplacesTheFileAndKeepsTheMode) {
@@ -59,7 +60,8 @@ TEST(WriteFileAtomic, FullDiskLeavesTheOldFileAndNoLitter) {
 
 TEST(WriteFileAtomic, ThrowingWriterLeavesNothing) {
   TempFolder folder;
-  EXPECT_THROW(write_file_atomic(folder.path() / "a", [](int) { throw DataError("no"); }), DataError);
+  EXPECT_THROW(write_file_atomic(folder.path() / "a", [](int) { throw DataError("no"); }),
+               DataError);
   EXPECT_EQ(num_files(folder.path()), 0U);
 }
 
@@ -74,7 +76,9 @@ TEST(ReadFile, NamesTheFileInErrors) {
   EXPECT_THROW(read_file(folder.path()), IoError);
 }
 
-TEST(ReadFile, ReadsFilesWithoutASize) { EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:")); }
+TEST(ReadFile, ReadsFilesWithoutASize) {
+  EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:"));
+}
 
 TEST(MakeFolders, FailsWithThePathWhenAFileIsInTheWay) {
   TempFolder folder;

@@ -39,7 +39,8 @@ bool is_running(pid_t pid) {
 }
 
 TEST(RunCommand, CollectsOutputAndExitCode) {
-  const auto result = run_command({.argv = {"sh", "-c", "cat; echo oops >&2; exit 3"}, .stdin_text = "hello"});
+  const auto result =
+      run_command({.argv = {"sh", "-c", "cat; echo oops >&2; exit 3"}, .stdin_text = "hello"});
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(result.out, "hello");
   EXPECT_EQ(result.err, "oops\n");
@@ -56,7 +57,8 @@ TEST(RunCommand, TimeoutKillsTheWholeGroup) {
   TempFolder folder;
   const auto pid_file = folder.path() / "pid";
   const auto result =
-      run_command({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + pid_file.string() + "; wait"}, .timeout = 500ms});
+      run_command({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + pid_file.string() + "; wait"},
+                   .timeout = 500ms});
   EXPECT_TRUE(result.timed_out);
   EXPECT_FALSE(result.ok());
   const pid_t grandchild = std::stoi(read_file(pid_file));
@@ -64,7 +66,8 @@ TEST(RunCommand, TimeoutKillsTheWholeGroup) {
 }
 
 TEST(RunCommand, CaptureIsCappedAndTheChildStillFinishes) {
-  const auto result = run_command({.argv = {"sh", "-c", "head -c 3000000 /dev/zero"}, .capture_limit = 1000});
+  const auto result =
+      run_command({.argv = {"sh", "-c", "head -c 3000000 /dev/zero"}, .capture_limit = 1000});
   EXPECT_TRUE(result.ok());
   EXPECT_TRUE(result.truncated);
   EXPECT_EQ(result.out.size(), 1000U);
@@ -72,7 +75,8 @@ TEST(RunCommand, CaptureIsCappedAndTheChildStillFinishes) {
 
 TEST(RunCommand, LargeInputAndOutputDoNotDeadlock) {
   const std::string input(5 << 20, 'x');
-  const auto result = run_command({.argv = {"cat"}, .stdin_text = input, .capture_limit = input.size()});
+  const auto result =
+      run_command({.argv = {"cat"}, .stdin_text = input, .capture_limit = input.size()});
   EXPECT_EQ(result.out, input);
 }
 
@@ -98,8 +102,9 @@ TEST(RunCommand, EnvironmentIsAddedAndRemoved) {
 TEST(Process, TerminateEscalatesToKill) {
   TempFolder folder;
   const auto ready = folder.path() / "ready";
-  Process process =
-      Process::start({.argv = {"sh", "-c", "trap '' TERM; : > " + ready.string() + "; while :; do sleep 1; done"}});
+  Process process = Process::start(
+      {.argv = {"sh", "-c",
+                "trap '' TERM; : > " + ready.string() + "; while :; do sleep 1; done"}});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(ready); }));
   const ExitStatus status = process.terminate(100ms);
   EXPECT_EQ(status.signal, SIGKILL);
@@ -110,7 +115,8 @@ TEST(Process, OutputIsAppendedToItsLog) {
   TempFolder folder;
   const auto log = folder.path() / "logs" / "worker-0.log";
   for (const char* word : {"one", "two"}) {
-    Process process = Process::start({.argv = {"sh", "-c", std::string("echo ") + word + " >&2"}, .stdout_path = log});
+    Process process = Process::start(
+        {.argv = {"sh", "-c", std::string("echo ") + word + " >&2"}, .stdout_path = log});
     EXPECT_TRUE(process.wait().ok());
   }
   EXPECT_EQ(read_file(log), "one\ntwo\n");

@@ -19,7 +19,8 @@ TEST(Text, SplitKeepsEmptyFields) {
 }
 
 TEST(Text, ShellQuoteSurvivesARealShell) {
-  for (const std::string word : {"plain", "two words", "it's", "$HOME `x` \"y\" \\", "", "new\nline", "*?[a]"}) {
+  for (const std::string word :
+       {"plain", "two words", "it's", "$HOME `x` \"y\" \\", "", "new\nline", "*?[a]"}) {
     const auto result = run_command({.argv = {"sh", "-c", "printf %s " + shell_quote(word)}});
     EXPECT_EQ(result.out, word);
   }
@@ -39,7 +40,8 @@ TEST(Units, Bytes) {
   EXPECT_EQ(parse_bytes("6.5gib"), 6979321856U);
   EXPECT_EQ(parse_bytes("16G"), 16000000000U);
   EXPECT_EQ(parse_bytes("4096"), 4096U);
-  for (const char* bad : {"", "GB", "5 foos", "-1", "1e400", "99999999EB"}) EXPECT_FALSE(parse_bytes(bad)) << bad;
+  for (const char* bad : {"", "GB", "5 foos", "-1", "1e400", "99999999EB"})
+    EXPECT_FALSE(parse_bytes(bad)) << bad;
 }
 
 TEST(Units, Durations) {
@@ -50,7 +52,8 @@ TEST(Units, Durations) {
   EXPECT_EQ(parse_duration("00:12:00:00"), 43200);
   EXPECT_EQ(parse_duration("2h30m"), 9000);
   EXPECT_EQ(parse_duration("1.5"), 1.5);
-  for (const char* bad : {"", "soon", "1:2:3:4:5", "5x", "-3", "1:-2"}) EXPECT_FALSE(parse_duration(bad)) << bad;
+  for (const char* bad : {"", "soon", "1:2:3:4:5", "5x", "-3", "1:-2"})
+    EXPECT_FALSE(parse_duration(bad)) << bad;
 }
 
 TEST(Units, Formats) {

@@ -17,7 +17,8 @@ using testing::HasSubstr;
 data::Audio tone(int sample_rate, double seconds) {
   data::Audio audio{.samples = {}, .sample_rate = sample_rate};
   for (int i = 0; i < sample_rate * seconds; ++i)
-    audio.samples.push_back(static_cast<float>(0.5 * std::sin(2 * std::numbers::pi * 440 * i / sample_rate)));
+    audio.samples.push_back(
+        static_cast<float>(0.5 * std::sin(2 * std::numbers::pi * 440 * i / sample_rate)));
   return audio;
 }
 
@@ -66,8 +67,10 @@ TEST_F(DemoPage, ShowsTheTranscriptOfAnUploadedFile) {
   EXPECT_THAT(browser.text("#nbest"), HasSubstr("-0.50"));
   // The waveform was drawn: some pixel of the canvas is not transparent.
   WebDriver::wait([&] {
-    return browser.script("const c = document.getElementById('wave');"
-                          "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0);") == true;
+    return browser.script(
+               "const c = document.getElementById('wave');"
+               "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > "
+               "0);") == true;
   });
 }
 
@@ -79,7 +82,8 @@ TEST_F(DemoPage, RecordsFromTheMicrophone) {
                      "--use-file-for-fake-audio-capture=" + wav.string()});
   browser.open(url_);
   browser.click("#record");
-  WebDriver::wait([&] { return browser.script("return recording && recording.chunks.length > 10;") == true; });
+  WebDriver::wait(
+      [&] { return browser.script("return recording && recording.chunks.length > 10;") == true; });
   browser.click("#record");
   WebDriver::wait([&] { return browser.text("#text") == "heard a tone"; });
 }

@@ -1,4 +1,5 @@
-// The whole way on a handful of utterances: two ranks train, two workers decode, results are scored.
+// The whole way on a handful of utterances: two ranks train, two workers decode, results are
+// scored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,9 @@ using testing::HasSubstr;
 // The digits recipe with its folders in a scratch place and its sizes cut down.
 class Recipe : public testing::Test {
  protected:
-  void SetUp() override { fs::copy(fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf", folder_.path() / "conf"); }
+  void SetUp() override {
+    fs::copy(fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf", folder_.path() / "conf");
+  }
 
   CommandResult run(std::vector<std::string> words) {
     words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
@@ -24,11 +27,28 @@ class Recipe : public testing::Test {
   }
   CommandResult run_all() {
     const std::string conf = (folder_.path() / "conf").string();
-    return run({"run", "--stages", "create_dataset", "validate_dataset", "train_tokenizer", "collect_stats", "train",
-                "infer", "measure", "pack_model", "--training_config", conf + "/training.yaml", "--inference_config",
-                conf + "/inference.yaml", "--metrics_config", conf + "/metrics.yaml", "create_dataset.num_train=24",
-                "create_dataset.num_valid=6", "create_dataset.num_test=8", "create_dataset.num_human=8",
-                "trainer.max_epochs=3", "model.encoder_conf.num_blocks=1"});
+    return run({"run",
+                "--stages",
+                "create_dataset",
+                "validate_dataset",
+                "train_tokenizer",
+                "collect_stats",
+                "train",
+                "infer",
+                "measure",
+                "pack_model",
+                "--training_config",
+                conf + "/training.yaml",
+                "--inference_config",
+                conf + "/inference.yaml",
+                "--metrics_config",
+                conf + "/metrics.yaml",
+                "create_dataset.num_train=24",
+                "create_dataset.num_valid=6",
+                "create_dataset.num_test=8",
+                "create_dataset.num_human=8",
+                "trainer.max_epochs=3",
+                "model.encoder_conf.num_blocks=1"});
   }
   std::string read(const std::string& path) { return read_file(folder_.path() / path); }
 

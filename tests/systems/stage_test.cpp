@@ -40,10 +40,11 @@ TEST(Context, TheExperimentFlowsFromTrainingToInferenceToMetrics) {
     write_file_atomic(folder.path() / name, text);
     return folder.path() / name;
   };
-  const StageContext context = load_context(
-      {.training = {write("big.yaml", "recipe_dir: /r\nexp_tag: big\n")},
-       .inference = {write("beam5.yaml", "exp_tag: other\ninference_dir: ${exp_dir}/${self_name:}\n")},
-       .metrics = {write("metrics.yaml", "metrics: []\n")}});
+  const StageContext context =
+      load_context({.training = {write("big.yaml", "recipe_dir: /r\nexp_tag: big\n")},
+                    .inference = {write(
+                        "beam5.yaml", "exp_tag: other\ninference_dir: ${exp_dir}/${self_name:}\n")},
+                    .metrics = {write("metrics.yaml", "metrics: []\n")}});
   EXPECT_EQ(context.training["exp_dir"].raw(), "/r/exp/big");
   EXPECT_EQ(context.inference["exp_dir"].raw(), "/r/exp/big");
   EXPECT_EQ(context.inference["inference_dir"].raw(), "/r/exp/big/beam5");
@@ -54,15 +55,18 @@ TEST(Context, AnOverrideGoesToTheConfigsThatHaveItsKey) {
   TempFolder folder;
   write_file_atomic(folder.path() / "t.yaml", "trainer: {devices: 1}\nparallel: {n_workers: 1}\n");
   write_file_atomic(folder.path() / "i.yaml", "beam: 1\nparallel: {n_workers: 1}\n");
-  const StageContext context = load_context({.training = {folder.path() / "t.yaml"},
-                                             .inference = {folder.path() / "i.yaml"},
-                                             .overrides = {"trainer.devices=4", "beam=5", "parallel.n_workers=3"}});
+  const StageContext context =
+      load_context({.training = {folder.path() / "t.yaml"},
+                    .inference = {folder.path() / "i.yaml"},
+                    .overrides = {"trainer.devices=4", "beam=5", "parallel.n_workers=3"}});
   EXPECT_EQ(context.training["trainer"]["devices"].as<int>(), 4);
   EXPECT_FALSE(context.inference["trainer"].defined());
   EXPECT_EQ(context.inference["beam"].as<int>(), 5);
   EXPECT_EQ(context.training["parallel"]["n_workers"].as<int>(), 3);
   EXPECT_EQ(context.inference["parallel"]["n_workers"].as<int>(), 3);
-  EXPECT_THROW(load_context({.training = {folder.path() / "t.yaml"}, .overrides = {"trainer.device=4"}}), ConfigError);
+  EXPECT_THROW(
+      load_context({.training = {folder.path() / "t.yaml"}, .overrides = {"trainer.device=4"}}),
+      ConfigError);
 }
 
 TEST(Context, AStageWithoutItsConfigSaysWhichFlagIsMissing) {

@@ -29,12 +29,21 @@ class WebDriver {
     });
     http_ = std::make_unique<httplib::Client>("127.0.0.1", port);
     http_->set_read_timeout(60);
-    std::vector<std::string> arguments = {"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                                          "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                                          "--disable-dev-shm-usage", "--user-data-dir=" + (folder_.path() / "profile").string()};
+    std::vector<std::string> arguments = {
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+        "--user-data-dir=" + (folder_.path() / "profile").string()};
     arguments.insert(arguments.end(), more_arguments.begin(), more_arguments.end());
-    const Json reply = call("POST", "/session",
-                            {{"capabilities", {{"alwaysMatch", {{"goog:chromeOptions", {{"args", arguments}}}}}}}});
+    const Json reply = call(
+        "POST", "/session",
+        {{"capabilities", {{"alwaysMatch", {{"goog:chromeOptions", {{"args", arguments}}}}}}}});
     session_ = "/session/" + reply["sessionId"].get<std::string>();
   }
   ~WebDriver() {
@@ -44,8 +53,12 @@ class WebDriver {
 
   void open(const std::string& url) { call("POST", session_ + "/url", {{"url", url}}); }
   void click(const std::string& css) { call("POST", element(css) + "/click", Json::object()); }
-  void type(const std::string& css, const std::string& text) { call("POST", element(css) + "/value", {{"text", text}}); }
-  std::string text(const std::string& css) { return call("GET", element(css) + "/text", {}).get<std::string>(); }
+  void type(const std::string& css, const std::string& text) {
+    call("POST", element(css) + "/value", {{"text", text}});
+  }
+  std::string text(const std::string& css) {
+    return call("GET", element(css) + "/text", {}).get<std::string>();
+  }
   Json script(const std::string& body) {
     return call("POST", session_ + "/execute/sync", {{"script", body}, {"args", Json::array()}});
   }
@@ -55,21 +68,24 @@ class WebDriver {
   static void wait(Condition condition) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) throw CommError("the browser never got there");
+      if (std::chrono::steady_clock::now() > deadline)
+        throw CommError("the browser never got there");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
 
  private:
   Json call(const std::string& method, const std::string& path, const Json& body) {
-    const auto reply = method == "GET" ? http_->Get(path.c_str()) : http_->Post(path.c_str(), body.dump(), "application/json");
+    const auto reply = method == "GET" ? http_->Get(path.c_str())
+                                       : http_->Post(path.c_str(), body.dump(), "application/json");
     if (!reply) throw CommError("chromedriver does not answer " + path);
     const Json json = parse_json(reply->body, path);
     if (reply->status != 200) throw CommError(path + ": " + reply->body.substr(0, 500));
     return json["value"];
   }
   std::string element(const std::string& css) {
-    const Json found = call("POST", session_ + "/element", {{"using", "css selector"}, {"value", css}});
+    const Json found =
+        call("POST", session_ + "/element", {{"using", "css selector"}, {"value", css}});
     return session_ + "/element/" + found.begin().value().get<std::string>();
   }
 

@@ -24,7 +24,9 @@ class Clock {
 // A clock that stands still until told otherwise. Not thread-safe.
 class FakeClock final : public Clock {
  public:
-  TimePoint steady() const override { return TimePoint{} + std::chrono::duration_cast<TimePoint::duration>(now_); }
+  TimePoint steady() const override {
+    return TimePoint{} + std::chrono::duration_cast<TimePoint::duration>(now_);
+  }
   double unix_seconds() const override { return 1.7e9 + now_.count(); }
   void advance(Seconds by) { now_ += by; }
 

@@ -1,4 +1,5 @@
-// CRC-32C (Castagnoli), the checksum of every file format of ours. Uses SSE4.2 where the CPU has it.
+// CRC-32C (Castagnoli), the checksum of every file format of ours. Uses SSE4.2 where the CPU has
+// it.
 #pragma once
 
 #include <cstdint>

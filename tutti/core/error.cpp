@@ -18,13 +18,17 @@ int report_and_exit_code() noexcept {
   } catch (const AlreadyReported& e) {
     return static_cast<int>(e.exit_code());
   } catch (const Error& e) {
-    std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(e.kind().size()), e.kind().data(), e.what());
+    std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(e.kind().size()), e.kind().data(),
+                 e.what());
     return static_cast<int>(e.exit_code());
   } catch (const std::bad_alloc&) {
-    std::fputs("io error: out of memory\n  fix: give the process more memory or a smaller batch\n", stderr);
+    std::fputs("io error: out of memory\n  fix: give the process more memory or a smaller batch\n",
+               stderr);
     return static_cast<int>(ExitCode::kIo);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "internal error: %s\n  fix: this is a bug in Tutti; please report it with the command you ran\n",
+    std::fprintf(stderr,
+                 "internal error: %s\n  fix: this is a bug in Tutti; please report it with the "
+                 "command you ran\n",
                  e.what());
   } catch (...) {  // a plugin may throw anything; it must not end in std::terminate
     std::fputs("internal error: unknown exception\n", stderr);

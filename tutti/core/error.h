@@ -4,7 +4,8 @@
 // the type that names whose fault it is; mains turn it into text and an exit code with
 // `report_and_exit_code`. Nothing else in the tree calls exit().
 //
-//   throw DataError("data/train/wav.scp:12: utt_7: file not found: a.wav", "check the path or use on_bad: skip");
+//   throw DataError("data/train/wav.scp:12: utt_7: file not found: a.wav", "check the path or use
+//   on_bad: skip");
 #pragma once
 
 #include <stdexcept>
@@ -31,7 +32,8 @@ class Error : public std::runtime_error {
  public:
   // `fix` is one sentence that tells the user what to do; it may be empty.
   explicit Error(const std::string& message, std::string fix = {})
-      : std::runtime_error(fix.empty() ? message : message + "\n  fix: " + fix), fix_(std::move(fix)) {}
+      : std::runtime_error(fix.empty() ? message : message + "\n  fix: " + fix),
+        fix_(std::move(fix)) {}
   virtual ExitCode exit_code() const noexcept = 0;
   virtual std::string_view kind() const noexcept = 0;
   const std::string& fix() const noexcept { return fix_; }
@@ -40,12 +42,12 @@ class Error : public std::runtime_error {
   std::string fix_;
 };
 
-#define TUTTI_DEFINE_ERROR(Name, Code, Kind)                                      \
-  class Name : public Error {                                                     \
-   public:                                                                        \
-    using Error::Error;                                                           \
-    ExitCode exit_code() const noexcept override { return Code; }                 \
-    std::string_view kind() const noexcept override { return Kind; }              \
+#define TUTTI_DEFINE_ERROR(Name, Code, Kind)                         \
+  class Name : public Error {                                        \
+   public:                                                           \
+    using Error::Error;                                              \
+    ExitCode exit_code() const noexcept override { return Code; }    \
+    std::string_view kind() const noexcept override { return Kind; } \
   }
 
 TUTTI_DEFINE_ERROR(ConfigError, ExitCode::kConfig, "config error");
@@ -61,7 +63,8 @@ TUTTI_DEFINE_ERROR(InternalError, ExitCode::kInternal, "internal error");
 class Cancelled : public Error {
  public:
   enum class By { kUser, kSignal };
-  Cancelled(By by, const std::string& message, std::string fix = "run the same command again to continue")
+  Cancelled(By by, const std::string& message,
+            std::string fix = "run the same command again to continue")
       : Error(message, std::move(fix)), by_(by) {}
   ExitCode exit_code() const noexcept override {
     return by_ == By::kUser ? ExitCode::kInterrupted : ExitCode::kStoppedResumable;

@@ -32,7 +32,8 @@ std::string read_file(const fs::path& path) {
   if (!fd) throw_errno("cannot open " + path.string(), errno);
   std::string content;
   struct stat info {};
-  if (::fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode)) throw_errno("cannot read " + path.string(), EISDIR);
+  if (::fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode))
+    throw_errno("cannot read " + path.string(), EISDIR);
   if (info.st_size > 0) content.reserve(static_cast<std::size_t>(info.st_size));
   char buffer[1 << 16];
   for (;;) {
@@ -48,7 +49,9 @@ void write_all(int fd, std::string_view bytes, const fs::path& name) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("cannot write " + name.string(), errno, errno == ENOSPC ? "free some disk space" : "");
+    if (n < 0)
+      throw_errno("cannot write " + name.string(), errno,
+                  errno == ENOSPC ? "free some disk space" : "");
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
 }
@@ -65,7 +68,8 @@ void fsync_folder(const fs::path& folder) {
   fsync_file(fd.get(), where);
 }
 
-void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write, unsigned mode) {
+void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write,
+                       unsigned mode) {
   static std::atomic<unsigned> serial{0};
   // The pid and a serial number keep two writers of one path apart; the last rename wins whole.
   const fs::path temporary = fmt::format("{}.tmp.{}.{}", path.string(), ::getpid(), serial++);
@@ -75,7 +79,8 @@ void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& 
     write(fd.get());
     fsync_file(fd.get(), temporary);
     fd.reset();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("cannot rename to " + path.string(), errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      throw_errno("cannot rename to " + path.string(), errno);
   } catch (...) {  // whatever went wrong, leave no half-written file behind
     ::unlink(temporary.c_str());
     throw;
@@ -84,7 +89,8 @@ void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& 
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
-  write_file_atomic(path, [&](int fd) { write_all(fd, content, path); }, mode);
+  write_file_atomic(
+      path, [&](int fd) { write_all(fd, content, path); }, mode);
 }
 
 void make_folders(const fs::path& folder) {
@@ -95,7 +101,8 @@ void make_folders(const fs::path& folder) {
 
 TempFolder::TempFolder(std::string_view prefix) {
   std::string pattern = fmt::format("{}/{}-XXXXXX", fs::temp_directory_path().string(), prefix);
-  if (::mkdtemp(pattern.data()) == nullptr) throw_errno("cannot create a temporary folder " + pattern, errno);
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw_errno("cannot create a temporary folder " + pattern, errno);
   path_ = pattern;
 }
 

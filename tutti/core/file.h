@@ -1,4 +1,5 @@
-// Files that are whole or absent: atomic writes, durable appends, and the errors with names in them.
+// Files that are whole or absent: atomic writes, durable appends, and the errors with names in
+// them.
 //
 // All functions throw IoError with the path and the system's words. None keeps state; all are
 // thread-safe unless two callers use one path.
@@ -33,7 +34,8 @@ std::string read_file(const std::filesystem::path& path);
 
 // Readers see the old file or the new one, also after a power cut: writes a temporary file beside
 // `path`, fsyncs it, renames it over, fsyncs the folder. The temporary file is removed on failure.
-void write_file_atomic(const std::filesystem::path& path, std::string_view content, unsigned mode = 0644);
+void write_file_atomic(const std::filesystem::path& path, std::string_view content,
+                       unsigned mode = 0644);
 
 // The same for content too large to hold: `write` gets the descriptor of the temporary file.
 void write_file_atomic(const std::filesystem::path& path, const std::function<void(int fd)>& write,

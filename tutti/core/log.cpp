@@ -19,8 +19,8 @@ namespace {
 // The process's one log: a program has one stderr, so this state is global by nature.
 struct State {
   std::mutex mutex;
-  Options options;   // guarded by mutex
-  UniqueFd jsonl;    // guarded by mutex
+  Options options;  // guarded by mutex
+  UniqueFd jsonl;   // guarded by mutex
 };
 
 State& state() {
@@ -44,7 +44,8 @@ void configure(const Options& options) {
   s.jsonl.reset();
   if (options.jsonl_path.empty()) return;
   if (options.jsonl_path.has_parent_path()) make_folders(options.jsonl_path.parent_path());
-  s.jsonl.reset(::open(options.jsonl_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  s.jsonl.reset(
+      ::open(options.jsonl_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!s.jsonl) throw_errno("cannot open log file " + options.jsonl_path.string(), errno);
 }
 

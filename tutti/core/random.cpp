@@ -32,21 +32,24 @@ Random::Random(std::initializer_list<std::uint64_t> key) noexcept {
 }
 
 void Random::refill() noexcept {
-  std::uint32_t c[4] = {static_cast<std::uint32_t>(counter_), static_cast<std::uint32_t>(counter_ >> 32),
-                        static_cast<std::uint32_t>(stream_), static_cast<std::uint32_t>(stream_ >> 32)};
+  std::uint32_t c[4] = {
+      static_cast<std::uint32_t>(counter_), static_cast<std::uint32_t>(counter_ >> 32),
+      static_cast<std::uint32_t>(stream_), static_cast<std::uint32_t>(stream_ >> 32)};
   std::uint32_t k0 = key_[0];
   std::uint32_t k1 = key_[1];
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = 0xD2511F53ULL * c[0];
     const std::uint64_t p1 = 0xCD9E8D57ULL * c[2];
-    const std::uint32_t next[4] = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
-                                   static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
+    const std::uint32_t next[4] = {
+        static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
+        static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
     for (int i = 0; i < 4; ++i) c[i] = next[i];
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
   ++counter_;
-  block_ = {c[0] | (static_cast<std::uint64_t>(c[1]) << 32), c[2] | (static_cast<std::uint64_t>(c[3]) << 32)};
+  block_ = {c[0] | (static_cast<std::uint64_t>(c[1]) << 32),
+            c[2] | (static_cast<std::uint64_t>(c[3]) << 32)};
   left_ = 2;
 }
 

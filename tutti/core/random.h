@@ -31,10 +31,10 @@ class Random {
   static constexpr result_type max() { return ~result_type{0}; }
   result_type operator()() noexcept;
 
-  double uniform() noexcept;                       // [0, 1)
+  double uniform() noexcept;                         // [0, 1)
   double uniform(double low, double high) noexcept;  // [low, high)
-  std::uint64_t below(std::uint64_t n) noexcept;   // [0, n) without bias. REQUIRES: n > 0
-  double normal() noexcept;                        // mean 0, variance 1
+  std::uint64_t below(std::uint64_t n) noexcept;     // [0, n) without bias. REQUIRES: n > 0
+  double normal() noexcept;                          // mean 0, variance 1
 
   // Fisher-Yates with `below`: std::shuffle's result differs between standard libraries.
   template <class Container>

@@ -46,7 +46,8 @@ struct Prepared {
       const std::string_view text(*entry);
       const std::string name(text.substr(0, text.find('=')));
       const bool dropped = command.env.contains(name) ||
-                           std::find(command.unset_env.begin(), command.unset_env.end(), name) != command.unset_env.end();
+                           std::find(command.unset_env.begin(), command.unset_env.end(), name) !=
+                               command.unset_env.end();
       if (!dropped) env_text.emplace_back(text);
     }
     for (const auto& [name, value] : command.env) env_text.push_back(name + "=" + value);
@@ -56,12 +57,15 @@ struct Prepared {
     for (auto& word : argv_text) argv.push_back(word.data());
     argv.push_back(nullptr);
     cwd = command.cwd.string();
-    // PATH of the child decides, as a shell would do it; resolved here because execvpe may allocate.
+    // PATH of the child decides, as a shell would do it; resolved here because execvpe may
+    // allocate.
     program = argv_text.at(0);
     if (program.find('/') == std::string::npos) {
       const char* inherited = ::getenv("PATH");
       const auto own = command.env.find("PATH");
-      const std::string path = own != command.env.end() ? own->second : inherited != nullptr ? inherited : "/usr/bin:/bin";
+      const std::string path = own != command.env.end() ? own->second
+                               : inherited != nullptr   ? inherited
+                                                        : "/usr/bin:/bin";
       for (const auto& folder : split(path, ':')) {
         const std::string candidate = (folder.empty() ? "." : folder) + "/" + program;
         if (::access(candidate.c_str(), X_OK) == 0) {
@@ -113,7 +117,8 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD}) ::signal(signal, SIG_DFL);
+    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD})
+      ::signal(signal, SIG_DFL);
     if (redirects.in >= 0) ::dup2(redirects.in, 0);
     if (redirects.out >= 0) ::dup2(redirects.out, 1);
     if (redirects.err >= 0) ::dup2(redirects.err, 2);
@@ -165,7 +170,7 @@ std::string Command::describe() const {
 }
 
 std::string CommandResult::describe() const {
-  std::string how = timed_out ? "did not finish in time"
+  std::string how = timed_out     ? "did not finish in time"
                     : signal != 0 ? "was killed by " + signal_name(signal)
                                   : fmt::format("failed with exit code {}", exit_code);
   std::string_view words = trim(err.empty() ? std::string_view(out) : std::string_view(err));
@@ -206,7 +211,8 @@ CommandResult run_command(const Command& command) {
   sigaddset(&pipe_signal, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &previous);
   while (out.read || err.read || !exited) {
-    pollfd fds[3] = {{out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}, {in.write.get(), POLLOUT, 0}};
+    pollfd fds[3] = {
+        {out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}, {in.write.get(), POLLOUT, 0}};
     ::poll(fds, 3, exited ? 50 : 20);
     bool got_bytes = false;
     for (int i = 0; i < 2; ++i) {
@@ -215,8 +221,8 @@ CommandResult run_command(const Command& command) {
       char buffer[1 << 16];
       const ssize_t n = ::read(source.get(), buffer, sizeof buffer);
       if (n > 0) {
-        append_capped(i == 0 ? result.out : result.err, {buffer, static_cast<std::size_t>(n)}, command.capture_limit,
-                      result.truncated);
+        append_capped(i == 0 ? result.out : result.err, {buffer, static_cast<std::size_t>(n)},
+                      command.capture_limit, result.truncated);
         got_bytes = true;
       } else if (n == 0 || errno != EINTR) {
         source.reset();
@@ -277,7 +283,8 @@ Process Process::start(const Command& command) {
   return process;
 }
 
-Process::Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), status_(other.status_) {}
+Process::Process(Process&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), status_(other.status_) {}
 
 Process& Process::operator=(Process&& other) noexcept {
   Process taken(std::move(other));

@@ -21,30 +21,33 @@
 namespace tutti {
 
 struct Command {
-  std::vector<std::string> argv;                 // argv[0] is looked up in PATH
-  std::map<std::string, std::string> env;        // added to (or replacing in) our own environment
+  std::vector<std::string> argv;           // argv[0] is looked up in PATH
+  std::map<std::string, std::string> env;  // added to (or replacing in) our own environment
   std::vector<std::string> unset_env;
-  std::filesystem::path cwd;                     // empty: ours
-  std::string stdin_text;                        // run_command only
-  int stdin_fd = -1;  // Process only: the child's standard input, still ours to close; -1: /dev/null
-  std::filesystem::path stdout_path;             // Process only: append there; empty: ours
-  std::filesystem::path stderr_path;             // Process only: append there; empty: as stdout_path, else ours
-  int stdout_fd = -1;                            // Process only, before the paths: the child writes there
-  int stderr_fd = -1;                            // Process only, before the paths
-  std::chrono::milliseconds timeout{0};          // run_command only; 0: none
-  std::size_t capture_limit = 4 << 20;           // bytes kept of each of stdout and stderr
-  bool die_with_parent = true;                   // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one
-  bool own_group = true;                         // false: stays in our process group (a timeout then kills it alone)
-  std::vector<int> keep_fds;                     // descriptors the child inherits under their own number
+  std::filesystem::path cwd;  // empty: ours
+  std::string stdin_text;     // run_command only
+  int stdin_fd =
+      -1;  // Process only: the child's standard input, still ours to close; -1: /dev/null
+  std::filesystem::path stdout_path;  // Process only: append there; empty: ours
+  std::filesystem::path
+      stderr_path;     // Process only: append there; empty: as stdout_path, else ours
+  int stdout_fd = -1;  // Process only, before the paths: the child writes there
+  int stderr_fd = -1;  // Process only, before the paths
+  std::chrono::milliseconds timeout{0};  // run_command only; 0: none
+  std::size_t capture_limit = 4 << 20;   // bytes kept of each of stdout and stderr
+  bool die_with_parent =
+      true;  // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one
+  bool own_group = true;      // false: stays in our process group (a timeout then kills it alone)
+  std::vector<int> keep_fds;  // descriptors the child inherits under their own number
 
-  std::string describe() const;                  // the command as one would type it
+  std::string describe() const;  // the command as one would type it
 };
 
 struct CommandResult {
-  int exit_code = -1;          // 127: could not be started; meaningless when signal != 0
-  int signal = 0;              // the signal that ended it, 0 if it exited
+  int exit_code = -1;  // 127: could not be started; meaningless when signal != 0
+  int signal = 0;      // the signal that ended it, 0 if it exited
   bool timed_out = false;
-  bool truncated = false;      // more output than capture_limit
+  bool truncated = false;  // more output than capture_limit
   std::string out;
   std::string err;
   std::string command;

@@ -62,7 +62,8 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   text = trim(text);
   const auto at = text.find_first_not_of("0123456789.");
   const auto number = parse_number(text.substr(0, at));
-  const auto unit = byte_unit(at == std::string_view::npos ? "" : std::string(trim(text.substr(at))));
+  const auto unit =
+      byte_unit(at == std::string_view::npos ? "" : std::string(trim(text.substr(at))));
   if (!number || !unit) return {};
   const double bytes = *number * *unit;
   if (bytes >= 0x1.0p63) return {};
@@ -97,7 +98,8 @@ std::optional<double> parse_duration(std::string_view text) {
   }
   static constexpr std::array<double, 4> kScale = {86400, 3600, 60, 1};
   double total = 0;
-  for (std::size_t i = 0; i < fields.size(); ++i) total += fields[i] * kScale[4 - fields.size() + i];
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    total += fields[i] * kScale[4 - fields.size() + i];
   return total;
 }
 

@@ -160,7 +160,8 @@ void take_json(Draft& draft, Field field, const Json& value, const std::string& 
 }
 
 void take_text(Draft& draft, Field field, std::string_view value, const std::string& where) {
-  take(draft, field, [&] { return value; }, [&] { return parse_number(value, where); }, where);
+  take(
+      draft, field, [&] { return value; }, [&] { return parse_number(value, where); }, where);
 }
 
 // Calls take(line, number) for each line that is not blank; lines lose their CR.

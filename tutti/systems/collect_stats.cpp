@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 data::FbankSettings frontend_of(const config::Node& training) {
   const config::Node name = training["model"]["frontend"];
   if (!name.is_null() && name.raw() != "default")
-    throw ConfigError(fmt::format("{}: model.frontend: got '{}', expected default", name.mark().describe(), name.raw()));
+    throw ConfigError(fmt::format("{}: model.frontend: got '{}', expected default",
+                                  name.mark().describe(), name.raw()));
   config::Problems problems;
   const auto settings = data::fbank_schema().parse(training["model"]["frontend_conf"], problems);
   problems.throw_if_any();
@@ -94,10 +95,13 @@ void collect_stats(const StageContext& context) {
   const fs::path data_dir = context.folder("data_dir");
   const auto scope = parallel::set_parallel(context.training["parallel"]);
   for (const char* split : {"train", "valid"}) {
-    const auto dataset = open_corpus(context.training, split, data_dir, frontend_of(context.training).fs);
-    const StatisticsProvider provider(context.training, {{"split", split}, {"data_dir", data_dir.string()}});
+    const auto dataset =
+        open_corpus(context.training, split, data_dir, frontend_of(context.training).fs);
+    const StatisticsProvider provider(context.training,
+                                      {{"split", split}, {"data_dir", data_dir.string()}});
     StatisticsRunner runner(provider);
-    // The journal's folder carries the fingerprint of data and frontend, so that a changed one starts anew.
+    // The journal's folder carries the fingerprint of data and frontend, so that a changed one
+    // starts anew.
     const std::uint64_t fingerprint =
         hash_combine({dataset->hash(), frontend_of(context.training).hash(),
                       hash64(config::to_json(context.training["dataset"]["preprocessor"]).dump())});

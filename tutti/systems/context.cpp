@@ -19,7 +19,8 @@ data_dir: ${recipe_dir}/data
 exp_tag: ${self_name:}
 exp_dir: ${recipe_dir}/exp/${exp_tag}
 )";
-constexpr const char* kTrainingDefaults = "stats_dir: ${recipe_dir}/exp/stats\nnum_device: 1\nnum_nodes: 1\n";
+constexpr const char* kTrainingDefaults =
+    "stats_dir: ${recipe_dir}/exp/stats\nnum_device: 1\nnum_nodes: 1\n";
 constexpr const char* kInferenceDefaults = "inference_dir: ${exp_dir}/${self_name:}\n";
 
 Node set(const Node& root, const std::string& key, const Node& value) {
@@ -63,7 +64,8 @@ void apply_overrides(const std::vector<std::string>& overrides, const std::vecto
   for (const auto& text : overrides) {
     std::vector<Loaded*> targets;
     for (Loaded* config : configs)
-      if (config->merged.defined() && config->merged.find(path_of(text)).defined()) targets.push_back(config);
+      if (config->merged.defined() && config->merged.find(path_of(text)).defined())
+        targets.push_back(config);
     for (std::size_t i = 0; targets.empty() && i < configs.size(); ++i)
       if (configs[i]->merged.defined()) targets.push_back(configs[i]);
     for (Loaded* config : targets)
@@ -73,7 +75,8 @@ void apply_overrides(const std::vector<std::string>& overrides, const std::vecto
 
 Node finish(const Loaded& loaded, config::Problems& problems) {
   if (!loaded.merged.defined()) return {};
-  return config::resolve(loaded.merged, loaded.options.resolvers, loaded.options.self_name, problems);
+  return config::resolve(loaded.merged, loaded.options.resolvers, loaded.options.self_name,
+                         problems);
 }
 
 // Copies `key` of a resolved config into one that comes later; says so when that changes what the
@@ -81,11 +84,13 @@ Node finish(const Loaded& loaded, config::Problems& problems) {
 void inherit(const Node& from, std::string_view key, std::string_view file_kind, Loaded& to) {
   if (!from.defined() || !to.merged.defined() || from[key].is_null()) return;
   const Node current = to.merged[key];
-  const bool written_by_user = current.defined() && current.mark().file && *current.mark().file != "defaults";
+  const bool written_by_user =
+      current.defined() && current.mark().file && *current.mark().file != "defaults";
   config::Problems ignored;  // the same ones are reported when the whole file is resolved
   const Node own = finish(to, ignored)[key];
   if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
-    log::warning("{}: {} is '{}' there; the training config's '{}' is used", file_kind, key, own.raw(), from[key].raw());
+    log::warning("{}: {} is '{}' there; the training config's '{}' is used", file_kind, key,
+                 own.raw(), from[key].raw());
   to.merged = set(to.merged, std::string(key), from[key]);
 }
 

@@ -11,7 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 
 data::Manifest read_manifest_file(const fs::path& path) {
-  return path.extension() == ".tsv" ? data::read_tsv_manifest(path) : data::read_jsonl_manifest(path);
+  return path.extension() == ".tsv" ? data::read_tsv_manifest(path)
+                                    : data::read_jsonl_manifest(path);
 }
 
 data::Manifest read_entry(const config::Node& entry, const fs::path& data_dir) {
@@ -25,22 +26,28 @@ data::Manifest read_entry(const config::Node& entry, const fs::path& data_dir) {
   if (entry["data_src"].is_null())
     throw ConfigError(fmt::format("{}: {}: names no data", entry.mark().describe(), entry.path()),
                       "add data_src: NAME of a builder, or data_src_args: {manifest: FILE}");
-  make_dataset_builder(entry["data_src"].as<std::string>());  // refuses an unknown name, with a suggestion
-  const std::string split = args["split"].is_null() ? entry["name"].as<std::string>() : args["split"].as<std::string>();
+  make_dataset_builder(
+      entry["data_src"].as<std::string>());  // refuses an unknown name, with a suggestion
+  const std::string split =
+      args["split"].is_null() ? entry["name"].as<std::string>() : args["split"].as<std::string>();
   const fs::path path = manifest_path(data_dir, split);
-  if (!fs::exists(path)) throw DataError(path.string() + ": no such manifest", "run the create_dataset stage first");
+  if (!fs::exists(path))
+    throw DataError(path.string() + ": no such manifest", "run the create_dataset stage first");
   return read_manifest_file(path);
 }
 
 }  // namespace
 
-std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split, const fs::path& data_dir) {
+std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split,
+                                            const fs::path& data_dir) {
   std::vector<NamedManifest> out;
   const config::Node entries = config["dataset"][split];
   for (const auto& entry : entries.elements())
-    out.push_back({entry["name"].value_or(fmt::format("{}{}", split, out.size())), read_entry(entry, data_dir)});
+    out.push_back({entry["name"].value_or(fmt::format("{}{}", split, out.size())),
+                   read_entry(entry, data_dir)});
   if (out.empty())
-    throw ConfigError(fmt::format("dataset.{}: got {}, expected a list of entries", split, entries.describe_value()));
+    throw ConfigError(fmt::format("dataset.{}: got {}, expected a list of entries", split,
+                                  entries.describe_value()));
   return out;
 }
 
@@ -48,7 +55,8 @@ std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std
                                                  const fs::path& data_dir, int sample_rate) {
   std::vector<data::NamedDataset> parts;
   for (auto& part : corpus_manifests(config, split, data_dir))
-    parts.push_back({part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
+    parts.push_back(
+        {part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
   if (parts.size() == 1) return parts[0].dataset;
   return data::combine(std::move(parts));
 }

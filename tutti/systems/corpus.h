@@ -22,13 +22,14 @@ struct NamedManifest {
   data::Manifest manifest;
 };
 
-// The entries of dataset.SPLIT ("train", "valid", "test"), in order. Throws ConfigError for an entry
-// that names nothing, DataError with the fix "run create_dataset" when a manifest is absent.
+// The entries of dataset.SPLIT ("train", "valid", "test"), in order. Throws ConfigError for an
+// entry that names nothing, DataError with the fix "run create_dataset" when a manifest is absent.
 std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split,
                                             const std::filesystem::path& data_dir);
 
 // All entries of a split as one dataset, at the frontend's sample rate.
 std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std::string_view split,
-                                                 const std::filesystem::path& data_dir, int sample_rate);
+                                                 const std::filesystem::path& data_dir,
+                                                 int sample_rate);
 
 }  // namespace tutti::systems

@@ -16,7 +16,8 @@ void create_dataset(const StageContext& context) {
       if (!entry["data_src"].is_null()) sources.insert(entry["data_src"].as<std::string>());
   for (const auto& source : sources) {
     log::info("building {} in {}", source, data_dir.string());
-    make_dataset_builder(source)->build({.data_dir = data_dir, .options = context.training["create_dataset"]});
+    make_dataset_builder(source)->build(
+        {.data_dir = data_dir, .options = context.training["create_dataset"]});
   }
 }
 

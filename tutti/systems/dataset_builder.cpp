@@ -41,8 +41,10 @@ std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src) 
     if (entry.name == name) return entry.make();
   const auto names = dataset_builder_names();
   const std::string guess = closest_match(name, names);
-  throw ConfigError(fmt::format("data_src: got '{}', expected one of {}", data_src, join(names, ", ")),
-                    guess.empty() ? "name a manifest in data_src_args instead" : fmt::format("did you mean '{}'?", guess));
+  throw ConfigError(
+      fmt::format("data_src: got '{}', expected one of {}", data_src, join(names, ", ")),
+      guess.empty() ? "name a manifest in data_src_args instead"
+                    : fmt::format("did you mean '{}'?", guess));
 }
 
 std::filesystem::path manifest_path(const std::filesystem::path& data_dir, std::string_view split) {
@@ -55,10 +57,11 @@ void write_manifest(const std::filesystem::path& path, const std::vector<Json>& 
   write_file_atomic(path, text);
 }
 
-void for_each_parallel(std::string_view what, std::size_t count, const std::function<void(std::size_t)>& work) {
+void for_each_parallel(std::string_view what, std::size_t count,
+                       const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::exception_ptr failure;  // guarded by mutex
+  std::exception_ptr failure;                           // guarded by mutex
   double last_report = Clock::system().unix_seconds();  // guarded by mutex
   const auto loop = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
@@ -77,7 +80,8 @@ void for_each_parallel(std::string_view what, std::size_t count, const std::func
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t) threads.emplace_back(loop);
+  for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t)
+    threads.emplace_back(loop);
   for (auto& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
 }

@@ -5,8 +5,8 @@
 //   disk:            DATA_DIR/train.jsonl, DATA_DIR/valid.jsonl, DATA_DIR/test_*.jsonl
 //
 // A builder is stateless; everything it needs is in the BuildContext. Builders may use several
-// threads of their own. They must leave either a whole manifest or none (write_file_atomic), so that
-// an interrupted build is simply run again.
+// threads of their own. They must leave either a whole manifest or none (write_file_atomic), so
+// that an interrupted build is simply run again.
 #pragma once
 
 #include <filesystem>
@@ -22,8 +22,8 @@
 namespace tutti::systems {
 
 struct BuildContext {
-  std::filesystem::path data_dir;   // where manifests and made audio go
-  config::Node options;             // the `create_dataset:` block
+  std::filesystem::path data_dir;  // where manifests and made audio go
+  config::Node options;            // the `create_dataset:` block
 };
 
 class DatasetBuilder {
@@ -50,6 +50,7 @@ void write_manifest(const std::filesystem::path& path, const std::vector<Json>& 
 
 // Runs `work(i)` for 0 <= i < count on as many threads as there are cores; the first exception ends
 // it and is thrown here. `what` names the progress line.
-void for_each_parallel(std::string_view what, std::size_t count, const std::function<void(std::size_t)>& work);
+void for_each_parallel(std::string_view what, std::size_t count,
+                       const std::function<void(std::size_t)>& work);
 
 }  // namespace tutti::systems

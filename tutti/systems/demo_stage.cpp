@@ -17,17 +17,24 @@ namespace {
 Json recognise(Recognizer& recognizer, const std::string& path) {
   const data::Audio audio = data::read_audio(path, {.sample_rate = recognizer.sample_rate});
   const double seconds = static_cast<double>(audio.samples.size()) / recognizer.sample_rate;
-  if (seconds < 0.1) throw DataError(fmt::format("the recording has {:.2f} s, expected at least 0.1 s", seconds));
+  if (seconds < 0.1)
+    throw DataError(fmt::format("the recording has {:.2f} s, expected at least 0.1 s", seconds));
   const double begin = Clock::system().unix_seconds();
   const auto recognised = recognizer.speech2text->decode({audio.samples})[0];
   const double took = Clock::system().unix_seconds() - begin;
   const auto& best = recognised.nbest.at(0);
   Json tokens = Json::array();
   for (std::size_t i = 0; i < best.times.size(); ++i)
-    tokens.push_back({{"token", best.tokens[i]}, {"begin", best.times[i].begin}, {"end", best.times[i].end}});
+    tokens.push_back(
+        {{"token", best.tokens[i]}, {"begin", best.times[i].begin}, {"end", best.times[i].end}});
   Json nbest = Json::array();
-  for (const auto& other : recognised.nbest) nbest.push_back({{"text", other.text}, {"score", other.score}});
-  return {{"text", best.text}, {"tokens", tokens}, {"nbest", nbest}, {"seconds", seconds}, {"rtf", took / seconds}};
+  for (const auto& other : recognised.nbest)
+    nbest.push_back({{"text", other.text}, {"score", other.score}});
+  return {{"text", best.text},
+          {"tokens", tokens},
+          {"nbest", nbest},
+          {"seconds", seconds},
+          {"rtf", took / seconds}};
 }
 
 DemoOptions read_options(const config::Node& demo) {
@@ -38,8 +45,10 @@ DemoOptions read_options(const config::Node& demo) {
   options.description = ui["description"].value_or(options.description);
   options.host = server["host"].value_or(options.host);
   options.port = server["port"].value_or(options.port);
-  options.max_requests_per_minute = server["max_requests"].value_or(options.max_requests_per_minute);
-  options.max_upload_bytes = server["max_upload"].value_or(config::Bytes{options.max_upload_bytes}).count;
+  options.max_requests_per_minute =
+      server["max_requests"].value_or(options.max_requests_per_minute);
+  options.max_upload_bytes =
+      server["max_upload"].value_or(config::Bytes{options.max_upload_bytes}).count;
   return options;
 }
 
@@ -50,7 +59,8 @@ void demo(const StageContext& context) {
   Json search = config::to_json(model["call_args"]);
   if (!search.is_object()) search = Json::object();
   search["token_times"] = true;
-  Recognizer recognizer = load_packed_recognizer(model["dir_or_tag"].as<std::string>(), config::from_json(search), 1);
+  Recognizer recognizer =
+      load_packed_recognizer(model["dir_or_tag"].as<std::string>(), config::from_json(search), 1);
   // Signals are taken by a thread of their own, so that the server can be stopped from plain code.
   sigset_t signals;
   sigemptyset(&signals);

@@ -34,10 +34,12 @@ struct TestSets {
   }
 };
 
-std::shared_ptr<TestSets> open_test_sets(const config::Node& inference, const std::string& data_dir, int sample_rate) {
+std::shared_ptr<TestSets> open_test_sets(const config::Node& inference, const std::string& data_dir,
+                                         int sample_rate) {
   auto out = std::make_shared<TestSets>();
   for (auto& part : corpus_manifests(inference, "test", data_dir))
-    out->sets.push_back({part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
+    out->sets.push_back(
+        {part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
   return out;
 }
 
@@ -45,11 +47,14 @@ class DecodeProvider : public parallel::EnvironmentProvider {
  public:
   using EnvironmentProvider::EnvironmentProvider;
   void build_env(parallel::Env& env) const override {
-    auto recognizer = std::make_shared<Recognizer>(load_recognizer(config()["model"], params().at("batch_size")));
+    auto recognizer =
+        std::make_shared<Recognizer>(load_recognizer(config()["model"], params().at("batch_size")));
     env.put("dataset", open_test_sets(config(), params().at("data_dir"), recognizer->sample_rate));
     env.put("model", std::move(recognizer));
   }
-  std::vector<std::string> model_files() const override { return recognizer_files(config()["model"]); }
+  std::vector<std::string> model_files() const override {
+    return recognizer_files(config()["model"]);
+  }
 };
 TUTTI_REGISTER_PROVIDER(DecodeProvider);
 
@@ -61,7 +66,8 @@ class DecodeRunner : public parallel::BaseRunner {
     return forward_batch(std::span(&index, 1), env)[0];
   }
 
-  std::vector<Json> forward_batch(std::span<const std::uint64_t> indices, const parallel::Env& env) const override {
+  std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
+                                  const parallel::Env& env) const override {
     const auto& dataset = env.get<TestSets>("dataset");
     auto& recognizer = env.get<Recognizer>("model");
     std::vector<data::Sample> samples;
@@ -74,10 +80,14 @@ class DecodeRunner : public parallel::BaseRunner {
     std::vector<Json> results;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const auto& best = recognised[i].nbest.at(0);
-      Json result = {{"utt_id", samples[i].uid}, {"hyp", best.text}, {"ref", samples[i].text}, {"score", best.score}};
+      Json result = {{"utt_id", samples[i].uid},
+                     {"hyp", best.text},
+                     {"ref", samples[i].text},
+                     {"score", best.score}};
       result["seconds"] = static_cast<double>(waveforms[i].size()) / recognizer.sample_rate;
       if (recognised[i].nbest.size() > 1)
-        for (const auto& other : recognised[i].nbest) result["nbest"].push_back({{"text", other.text}, {"score", other.score}});
+        for (const auto& other : recognised[i].nbest)
+          result["nbest"].push_back({{"text", other.text}, {"score", other.score}});
       results.push_back(std::move(result));
     }
     return results;
@@ -87,7 +97,8 @@ class DecodeRunner : public parallel::BaseRunner {
   void open_writers(const fs::path&) override { scp_.clear(); }
   void write_record(std::uint64_t, const Json& result) override {
     const std::string id = result.at("utt_id");
-    for (const char* field : {"hyp", "ref"}) scp_[field] += id + " " + one_line(result.at(field)) + "\n";
+    for (const char* field : {"hyp", "ref"})
+      scp_[field] += id + " " + one_line(result.at(field)) + "\n";
     audio_seconds_ += result.at("seconds").get<double>();
   }
   void merge(const fs::path& output_dir) override {
@@ -116,7 +127,8 @@ void infer(const StageContext& context) {
   const auto sets = open_test_sets(context.inference, data_dir, 0);
   const auto scope = parallel::set_parallel(context.inference["parallel"]);
   const auto client = parallel::get_client<>();
-  const DecodeProvider provider(context.inference, {{"data_dir", data_dir}, {"batch_size", batch_size}});
+  const DecodeProvider provider(context.inference,
+                                {{"data_dir", data_dir}, {"batch_size", batch_size}});
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
     DecodeRunner runner(provider);
@@ -126,12 +138,14 @@ void infer(const StageContext& context) {
     options.progress = true;
     options.handle_signals = true;
     const std::uint64_t begin = sets->begin_of(s);
-    options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json { return dataset->uid(index - begin); };
+    options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json {
+      return dataset->uid(index - begin);
+    };
     const double start = Clock::system().unix_seconds();
     runner(parallel::range(begin, begin + dataset->size()), options);
     const double seconds = Clock::system().unix_seconds() - start;
-    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name, dataset->size(),
-              format_duration(runner.audio_seconds()), format_duration(seconds),
+    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name,
+              dataset->size(), format_duration(runner.audio_seconds()), format_duration(seconds),
               seconds / std::max(1e-9, runner.audio_seconds()));
   }
 }

@@ -11,8 +11,8 @@ inline constexpr const char* kPackedWeights = "model.safetensors";
 
 // Keys of the config that name files of the pack, as JSON pointers.
 inline std::array<std::string, 4> packed_paths() {
-  return {"/model/token_list", "/model/normalize_conf/stats_file", "/dataset/preprocessor/token_list",
-          "/dataset/preprocessor/bpemodel"};
+  return {"/model/token_list", "/model/normalize_conf/stats_file",
+          "/dataset/preprocessor/token_list", "/dataset/preprocessor/bpemodel"};
 }
 
 }  // namespace tutti::systems

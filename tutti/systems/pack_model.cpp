@@ -17,22 +17,26 @@ fs::path best_weights(const fs::path& exp_dir) {
   if (fs::is_directory(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
-      if (name.find(".ave_") != std::string::npos && entry.path().extension() == ".safetensors") return entry.path();
+      if (name.find(".ave_") != std::string::npos && entry.path().extension() == ".safetensors")
+        return entry.path();
     }
   }
-  throw DataError(folder.string() + ": no averaged weights", "run the train stage to its end first");
+  throw DataError(folder.string() + ": no averaged weights",
+                  "run the train stage to its end first");
 }
 
 std::string readme(const StageContext& context, const fs::path& inference_dir) {
   std::string text = fmt::format(
-      "# {}\n\nA recogniser packed by Tutti.\n\n```\ntutti infer --model . audio.wav...\n```\n", context.folder("exp_dir").filename().string());
+      "# {}\n\nA recogniser packed by Tutti.\n\n```\ntutti infer --model . audio.wav...\n```\n",
+      context.folder("exp_dir").filename().string());
   const fs::path metrics = inference_dir / "metrics.json";
   if (!fs::exists(metrics)) return text;
   text += "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n";
   const Json results = parse_json(read_file(metrics), metrics.string());
   for (const auto& [metric, sets] : results.items())
     for (const auto& [set, values] : sets.items())
-      text += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set, values.begin().value().dump());
+      text += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set,
+                          values.begin().value().dump());
   return text;
 }
 
@@ -51,7 +55,9 @@ void pack_model(const StageContext& context) {
     write_file_atomic(folder / file.filename(), read_file(file));
     config[where] = file.filename().string();
   }
-  for (const char* key : {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"}) config.erase(key);
+  for (const char* key :
+       {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"})
+    config.erase(key);
   write_file_atomic(folder / kPackedWeights, read_file(weights));
   write_file_atomic(folder / "README.md", readme(context, exp_dir / "inference"));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));

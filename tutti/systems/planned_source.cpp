@@ -9,21 +9,29 @@ namespace {
 
 torch::ScalarType scalar_type(data::DType dtype) {
   switch (dtype) {
-    case data::DType::kUint8: return torch::kUInt8;
-    case data::DType::kInt16: return torch::kInt16;
-    case data::DType::kInt32: return torch::kInt32;
-    case data::DType::kInt64: return torch::kInt64;
-    case data::DType::kFloat32: return torch::kFloat32;
-    case data::DType::kFloat64: return torch::kFloat64;
+    case data::DType::kUint8:
+      return torch::kUInt8;
+    case data::DType::kInt16:
+      return torch::kInt16;
+    case data::DType::kInt32:
+      return torch::kInt32;
+    case data::DType::kInt64:
+      return torch::kInt64;
+    case data::DType::kFloat32:
+      return torch::kFloat32;
+    case data::DType::kFloat64:
+      return torch::kFloat64;
   }
   throw InternalError("unknown element type");
 }
 
 class PlannedStream final : public trainer::BatchStream {
  public:
-  PlannedStream(const PlannedSourceInputs& inputs, data::EpochPlan plan, data::PlanPosition position)
+  PlannedStream(const PlannedSourceInputs& inputs, data::EpochPlan plan,
+                data::PlanPosition position)
       : sample_rate_(inputs.sample_rate),
-        loader_(inputs.loader, inputs.dataset, inputs.prepare, std::move(plan), inputs.rank, position) {}
+        loader_(inputs.loader, inputs.dataset, inputs.prepare, std::move(plan), inputs.rank,
+                position) {}
   std::optional<trainer::Batch> next() override {
     auto batch = loader_.next();
     if (!batch) return std::nullopt;
@@ -43,8 +51,10 @@ class PlannedSource final : public trainer::DataSource {
     const auto epoch = static_cast<std::uint64_t>(position.epoch);
     const auto group = static_cast<std::uint64_t>(position.batch);
     if (position.world_size == world() || position.batch == 0)
-      return std::make_unique<PlannedStream>(inputs_, plan_of(position.epoch), data::PlanPosition{epoch, group});
-    return std::make_unique<PlannedStream>(inputs_, remaining(position), data::PlanPosition{epoch, 0});
+      return std::make_unique<PlannedStream>(inputs_, plan_of(position.epoch),
+                                             data::PlanPosition{epoch, group});
+    return std::make_unique<PlannedStream>(inputs_, remaining(position),
+                                           data::PlanPosition{epoch, 0});
   }
 
   std::optional<std::int64_t> num_batches(std::int64_t epoch) const override {
@@ -72,9 +82,11 @@ class PlannedSource final : public trainer::DataSource {
   data::EpochPlan remaining(const trainer::Position& position) const {
     data::PlanSettings before = inputs_.plan->settings();
     before.world = position.world_size;
-    const data::EpochPlan old = data::BatchPlan(before, inputs_.dataset).epoch(static_cast<std::uint64_t>(position.epoch));
+    const data::EpochPlan old =
+        data::BatchPlan(before, inputs_.dataset).epoch(static_cast<std::uint64_t>(position.epoch));
     data::BatchList left;
-    const auto taken = static_cast<std::size_t>(position.batch) * static_cast<std::size_t>(position.world_size);
+    const auto taken =
+        static_cast<std::size_t>(position.batch) * static_cast<std::size_t>(position.world_size);
     for (std::size_t b = taken; b < old.batches().size(); ++b) left.add(old.batches()[b]);
     while (left.size() % static_cast<std::size_t>(world()) != 0) left.add({});
     return {std::move(left), world()};
@@ -94,7 +106,8 @@ trainer::Batch to_trainer_batch(data::Batch batch, int sample_rate) {
   out.utt_ids = std::move(batch.uids);
   for (auto& [name, array] : batch.arrays)
     out.tensors[name] = torch::from_blob(
-        array.bytes.get(), array.shape, [keep = array.bytes](void*) {}, torch::TensorOptions(scalar_type(array.dtype)));
+        array.bytes.get(), array.shape, [keep = array.bytes](void*) {},
+        torch::TensorOptions(scalar_type(array.dtype)));
   const auto lengths = batch.arrays.find("speech_lengths");
   if (sample_rate > 0 && lengths != batch.arrays.end()) {
     const auto* samples = lengths->second.data<std::int64_t>();

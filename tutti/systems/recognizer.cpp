@@ -39,10 +39,13 @@ struct RecognizerSettings {
 config::Schema<RecognizerSettings> recognizer_schema() {
   using S = RecognizerSettings;
   config::Schema<S> s("Speech2Text", "A trained recogniser.");
-  s.field("asr_train_config", &S::asr_train_config, "config.yaml of the training run", {.required = true});
-  s.field("asr_model_file", &S::asr_model_file, "weights: .safetensors, .pth or .ckpt", {.required = true});
+  s.field("asr_train_config", &S::asr_train_config, "config.yaml of the training run",
+          {.required = true});
+  s.field("asr_model_file", &S::asr_model_file, "weights: .safetensors, .pth or .ckpt",
+          {.required = true});
   s.field("device", &S::device, "cpu, cuda or cuda:N");
-  s.field("dtype", &S::dtype, "number format of the model", {.one_of = {"float32", "bfloat16", "float16", "float64"}});
+  s.field("dtype", &S::dtype, "number format of the model",
+          {.one_of = {"float32", "bfloat16", "float16", "float64"}});
   s.field("beam_size", &S::beam_size, "hypotheses kept", {.min = 1});
   s.field("ctc_weight", &S::ctc_weight, "of CTC against the decoder", {.min = 0, .max = 1});
   s.field("penalty", &S::penalty, "added per token");
@@ -51,7 +54,8 @@ config::Schema<RecognizerSettings> recognizer_schema() {
   s.field("normalize_length", &S::normalize_length, "compare scores per token");
   s.field("nbest", &S::nbest, "alternatives to return", {.min = 1});
   s.field("token_times", &S::token_times, "begin and end of every token");
-  s.field("batch_seconds", &S::batch_seconds, "padded audio per batch; 0: no limit", {.min = 0, .unit = "seconds"});
+  s.field("batch_seconds", &S::batch_seconds, "padded audio per batch; 0: no limit",
+          {.min = 0, .unit = "seconds"});
   return s;
 }
 
@@ -63,15 +67,17 @@ RecognizerSettings read_settings(const config::Node& model) {
 }
 
 speech::StateDict read_weights(const fs::path& path) {
-  return path.extension() == ".safetensors" ? trainer::read_safetensors(path) : trainer::read_pth(path);
+  return path.extension() == ".safetensors" ? trainer::read_safetensors(path)
+                                            : trainer::read_pth(path);
 }
 
 // `training` is a resolved training config of ours, or ESPnet's flat config.yaml.
-Recognizer build(const config::Node& training, const RecognizerSettings& s, std::size_t batch_size) {
+Recognizer build(const config::Node& training, const RecognizerSettings& s,
+                 std::size_t batch_size) {
   config::Problems problems;
   const bool is_ours = training["model"].is_map();
-  const speech::AsrSettings asr =
-      is_ours ? speech::read_asr_settings(training, problems) : speech::read_espnet_config(training, problems);
+  const speech::AsrSettings asr = is_ours ? speech::read_asr_settings(training, problems)
+                                          : speech::read_espnet_config(training, problems);
   problems.throw_if_any();
   speech::AsrModel network(speech::Build{}, asr);
   speech::load_state_dict(*network, read_weights(s.asr_model_file), s.asr_model_file);
@@ -98,16 +104,20 @@ Recognizer build(const config::Node& training, const RecognizerSettings& s, std:
 
 Recognizer load_recognizer(const config::Node& model, std::size_t batch_size) {
   const RecognizerSettings s = read_settings(model);
-  return build(config::parse_yaml(read_file(s.asr_train_config), s.asr_train_config), s, batch_size);
+  return build(config::parse_yaml(read_file(s.asr_train_config), s.asr_train_config), s,
+               batch_size);
 }
 
-Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& options, std::size_t batch_size) {
+Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& options,
+                                  std::size_t batch_size) {
   if (!fs::exists(folder / kPackedConfig))
     throw DataError(folder.string() + ": not a packed model", "make one with the pack_model stage");
-  Json training = config::to_json(config::parse_yaml(read_file(folder / kPackedConfig), (folder / kPackedConfig).string()));
+  Json training = config::to_json(
+      config::parse_yaml(read_file(folder / kPackedConfig), (folder / kPackedConfig).string()));
   for (const auto& pointer : packed_paths()) {
     const Json::json_pointer where(pointer);
-    if (training.contains(where) && training[where].is_string()) training[where] = (folder / training[where].get<std::string>()).string();
+    if (training.contains(where) && training[where].is_string())
+      training[where] = (folder / training[where].get<std::string>()).string();
   }
   Json model = config::to_json(options);
   if (!model.is_object()) model = Json::object();
@@ -117,13 +127,17 @@ Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& op
 }
 
 void recognise_files(const fs::path& pack, const std::vector<std::string>& files, bool as_json) {
-  if (files.empty()) throw ConfigError("no audio files given", "tutti infer --model PACK audio.wav...");
+  if (files.empty())
+    throw ConfigError("no audio files given", "tutti infer --model PACK audio.wav...");
   const Recognizer recognizer = load_packed_recognizer(pack, {}, 1);
   for (const auto& file : files) {
     const auto audio = data::read_audio(file, {.sample_rate = recognizer.sample_rate});
     const auto best = recognizer.speech2text->decode({audio.samples})[0].nbest.at(0);
-    if (as_json) fmt::print("{}\n", to_json_line({{"file", file}, {"text", best.text}, {"score", best.score}}));
-    else fmt::print("{} {}\n", file, best.text);
+    if (as_json)
+      fmt::print("{}\n",
+                 to_json_line({{"file", file}, {"text", best.text}, {"score", best.score}}));
+    else
+      fmt::print("{} {}\n", file, best.text);
   }
 }
 

@@ -20,9 +20,11 @@ struct Recognizer {
 // maxlenratio, ... Throws ConfigError, or DataError when weights and config do not fit each other.
 Recognizer load_recognizer(const config::Node& model, std::size_t batch_size);
 // From a folder that pack_model made; `options` may set the keys that concern search.
-Recognizer load_packed_recognizer(const std::filesystem::path& folder, const config::Node& options, std::size_t batch_size);
+Recognizer load_packed_recognizer(const std::filesystem::path& folder, const config::Node& options,
+                                  std::size_t batch_size);
 // `tutti infer --model PACK FILE...`: prints a line per file, or JSON objects.
-void recognise_files(const std::filesystem::path& pack, const std::vector<std::string>& files, bool as_json);
+void recognise_files(const std::filesystem::path& pack, const std::vector<std::string>& files,
+                     bool as_json);
 // The files whose content decides what it says.
 std::vector<std::string> recognizer_files(const config::Node& model);
 

@@ -28,10 +28,11 @@ std::vector<Stage>& registry() {
   return stages;
 }
 
-// The rank a launcher gave this process, if one did. Good enough to decide who writes files; training
-// itself asks launch::detect.
+// The rank a launcher gave this process, if one did. Good enough to decide who writes files;
+// training itself asks launch::detect.
 std::optional<int> launcher_rank() {
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+  for (const char* name :
+       {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') return std::atoi(value);
   }
@@ -40,20 +41,28 @@ std::optional<int> launcher_rank() {
 
 const config::Node& config_of(const StageContext& context, Needs needs) {
   switch (needs) {
-    case Needs::kTraining: return context.training;
-    case Needs::kInference: return context.inference;
-    case Needs::kMetrics: return context.metrics;
-    case Needs::kDemo: return context.demo;
+    case Needs::kTraining:
+      return context.training;
+    case Needs::kInference:
+      return context.inference;
+    case Needs::kMetrics:
+      return context.metrics;
+    case Needs::kDemo:
+      return context.demo;
   }
   return context.training;
 }
 
 std::string_view flag_of(Needs needs) {
   switch (needs) {
-    case Needs::kTraining: return "--training_config";
-    case Needs::kInference: return "--inference_config";
-    case Needs::kMetrics: return "--metrics_config";
-    case Needs::kDemo: return "--demo_config";
+    case Needs::kTraining:
+      return "--training_config";
+    case Needs::kInference:
+      return "--inference_config";
+    case Needs::kMetrics:
+      return "--metrics_config";
+    case Needs::kDemo:
+      return "--demo_config";
   }
   return "--config";
 }
@@ -71,7 +80,8 @@ bool is_up_to_date(const fs::path& record, const Json& inputs) {
 void log_beginning(const Stage& stage, const StageContext& context) {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
-  const auto commit = run_command({.argv = {"git", "describe", "--always", "--dirty"}, .timeout = std::chrono::seconds(5)});
+  const auto commit = run_command(
+      {.argv = {"git", "describe", "--always", "--dirty"}, .timeout = std::chrono::seconds(5)});
   log::debug("command: {}", join(context.command, " "));
   log::debug("host: {}; git: {}", host, commit.ok() ? trim(commit.out) : std::string_view("none"));
   log::debug("config:\n{}", config::to_yaml(config_of(context, stage.needs)));
@@ -118,7 +128,8 @@ void run_one(const Stage& stage, const StageContext& context) {
 fs::path StageContext::folder(std::string_view key) const {
   for (const config::Node* node : {&training, &inference, &metrics, &demo})
     if (!(*node)[key].is_null()) return (*node)[key].as<std::string>();
-  throw ConfigError(fmt::format("{}: got nothing, expected a folder", key), fmt::format("add {}: PATH to the config", key));
+  throw ConfigError(fmt::format("{}: got nothing, expected a folder", key),
+                    fmt::format("add {}: PATH to the config", key));
 }
 
 const std::vector<Stage>& all_stages() { return registry(); }
@@ -132,12 +143,14 @@ std::vector<Stage> select_stages(const std::vector<std::string>& names) {
     if (name == "all" || std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string guess = closest_match(name, known);
     throw ConfigError(fmt::format("unknown stage '{}'", name),
-                      guess.empty() ? "known stages: " + join(known, ", ") : fmt::format("did you mean '{}'?", guess));
+                      guess.empty() ? "known stages: " + join(known, ", ")
+                                    : fmt::format("did you mean '{}'?", guess));
   }
   const bool all = std::find(names.begin(), names.end(), "all") != names.end();
   std::vector<Stage> chosen;
   for (const auto& stage : all_stages())
-    if (all ? stage.name != "demo" : std::find(names.begin(), names.end(), stage.name) != names.end())
+    if (all ? stage.name != "demo"
+            : std::find(names.begin(), names.end(), stage.name) != names.end())
       chosen.push_back(stage);
   return chosen;
 }
@@ -147,7 +160,8 @@ std::vector<Stage> select_stages(int first, int last) {
   for (const auto& stage : all_stages())
     if (stage.number >= first && stage.number <= last) chosen.push_back(stage);
   if (chosen.empty())
-    throw ConfigError(fmt::format("no stage from {} to {}; stages are 1 to {}", first, last, all_stages().size()));
+    throw ConfigError(fmt::format("no stage from {} to {}; stages are 1 to {}", first, last,
+                                  all_stages().size()));
   return chosen;
 }
 
@@ -164,9 +178,11 @@ void run_stages(const std::vector<Stage>& stages, const StageContext& context, b
   }
 }
 
-void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>& files, ContextRequest& request) {
+void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>& files,
+                   ContextRequest& request) {
   if (files.empty() || stages.empty()) return;
-  const bool one_kind = std::all_of(stages.begin(), stages.end(), [&](const Stage& s) { return s.needs == stages[0].needs; });
+  const bool one_kind = std::all_of(stages.begin(), stages.end(),
+                                    [&](const Stage& s) { return s.needs == stages[0].needs; });
   const Needs needs = one_kind ? stages[0].needs : Needs::kTraining;
   auto& target = needs == Needs::kTraining    ? request.training
                  : needs == Needs::kInference ? request.inference
@@ -178,7 +194,9 @@ void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>
 Json file_identity(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return {{"path", path.string()}, {"missing", true}};
-  return {{"path", path.string()}, {"bytes", info.st_size}, {"mtime_ns", info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec}};
+  return {{"path", path.string()},
+          {"bytes", info.st_size},
+          {"mtime_ns", info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec}};
 }
 
 }  // namespace tutti::systems

@@ -72,11 +72,13 @@ std::vector<Stage> select_stages(int first, int last);
 
 // Runs them in order. Only the process that is rank 0 (or not a rank at all) runs stages other than
 // train; the others return at once.
-void run_stages(const std::vector<Stage>& stages, const StageContext& context, bool dry_run = false);
+void run_stages(const std::vector<Stage>& stages, const StageContext& context,
+                bool dry_run = false);
 
 // Gives files named by a plain --config to the kind the stages need; with stages of several kinds
 // they are the training config.
-void assign_config(const std::vector<Stage>& stages, const std::vector<std::filesystem::path>& files, ContextRequest& request);
+void assign_config(const std::vector<Stage>& stages,
+                   const std::vector<std::filesystem::path>& files, ContextRequest& request);
 
 // Size and time of a file, for fingerprints: cheap, and wrong only for someone who forges times.
 Json file_identity(const std::filesystem::path& path);

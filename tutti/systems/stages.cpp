@@ -13,8 +13,10 @@ Json manifests_identity(const StageContext& context) {
     for (const auto& entry : context.training["dataset"][split].elements()) {
       const config::Node args = entry["data_src_args"];
       const config::Node name = args["split"].is_null() ? entry["name"] : args["split"];
-      if (args["manifest"].is_scalar()) files.push_back(file_identity(args["manifest"].raw()));
-      else if (name.is_scalar()) files.push_back(file_identity(manifest_path(context.folder("data_dir"), name.raw())));
+      if (args["manifest"].is_scalar())
+        files.push_back(file_identity(args["manifest"].raw()));
+      else if (name.is_scalar())
+        files.push_back(file_identity(manifest_path(context.folder("data_dir"), name.raw())));
     }
   return files;
 }
@@ -56,15 +58,21 @@ Json no_inputs(const StageContext&) { return Json::object(); }
 
 std::vector<Stage> builtin_stages() {
   return {
-      {1, "create_dataset", "build the corpus and its manifests", Needs::kTraining, "data_dir", dataset_inputs, create_dataset},
-      {2, "validate_dataset", "check every file and transcript", Needs::kTraining, "data_dir", manifests_identity, validate_dataset},
-      {3, "train_tokenizer", "make the token list", Needs::kTraining, "data_dir", tokenizer_inputs, train_tokenizer},
-      {4, "collect_stats", "shapes and feature statistics", Needs::kTraining, "stats_dir", statistics_inputs, collect_stats},
+      {1, "create_dataset", "build the corpus and its manifests", Needs::kTraining, "data_dir",
+       dataset_inputs, create_dataset},
+      {2, "validate_dataset", "check every file and transcript", Needs::kTraining, "data_dir",
+       manifests_identity, validate_dataset},
+      {3, "train_tokenizer", "make the token list", Needs::kTraining, "data_dir", tokenizer_inputs,
+       train_tokenizer},
+      {4, "collect_stats", "shapes and feature statistics", Needs::kTraining, "stats_dir",
+       statistics_inputs, collect_stats},
       {5, "train", "train the model", Needs::kTraining, "exp_dir", training_inputs, train},
-      // These resume item by item or take seconds, and know better than we whether there is work left.
+      // These resume item by item or take seconds, and know better than we whether there is work
+      // left.
       {6, "infer", "decode the test sets", Needs::kInference, "inference_dir", no_inputs, infer},
       {7, "measure", "score the results", Needs::kMetrics, "inference_dir", no_inputs, measure},
-      {8, "pack_model", "one folder with everything decoding needs", Needs::kTraining, "exp_dir", no_inputs, pack_model},
+      {8, "pack_model", "one folder with everything decoding needs", Needs::kTraining, "exp_dir",
+       no_inputs, pack_model},
       {9, "demo", "a page to talk to", Needs::kDemo, "exp_dir", no_inputs, demo},
   };
 }

@@ -33,15 +33,18 @@ struct Sources {
   std::unique_ptr<trainer::DataSource> valid;
 };
 
-Sources open_sources(const StageContext& context, const launch::RankContext& rank, std::uint64_t seed, int sample_rate) {
+Sources open_sources(const StageContext& context, const launch::RankContext& rank,
+                     std::uint64_t seed, int sample_rate) {
   config::Problems problems;
-  auto settings = data::parse_dataloader(context.training["dataloader"],
-                                         data::RankCount{rank.num_nodes, rank.world_size / rank.num_nodes}, problems);
+  auto settings = data::parse_dataloader(
+      context.training["dataloader"],
+      data::RankCount{rank.num_nodes, rank.world_size / rank.num_nodes}, problems);
   problems.throw_if_any();
   const auto open = [&](const char* split, data::ModeSettings mode) {
     mode.plan.seed = seed;
     mode.plan.world = rank.world_size;
-    const auto dataset = open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
+    const auto dataset =
+        open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
     const bool training = std::string_view(split) == "train";
     return make_planned_source({.dataset = dataset,
                                 .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
@@ -55,10 +58,11 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
 
 int train_rank(const StageContext& context, const launch::RankContext& rank) {
   const fs::path exp_dir = context.folder("exp_dir");
-  const std::string device = rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
+  const std::string device =
+      rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
   if (device == "cpu" && std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
-  trainer::TrainingPlan plan =
-      trainer::plan_training(context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
+  trainer::TrainingPlan plan = trainer::plan_training(
+      context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
   trainer::StopSignals signals;
   trainer::World world = trainer::join_world(
       rank, {.run_folder = exp_dir,
@@ -66,7 +70,8 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
              .must_agree = {{"config", config::to_json(context.training).dump()}}});
   if (rank.rank == 0) {
     write_experiment_config(context, exp_dir);
-    plan.loggers.push_back(trainer::make_jsonl_logger(exp_dir / "metrics.jsonl"));  // the report reads it
+    plan.loggers.push_back(
+        trainer::make_jsonl_logger(exp_dir / "metrics.jsonl"));  // the report reads it
   }
   config::Problems problems;
   const auto asr = speech::read_asr_settings(context.training, problems);
@@ -109,8 +114,9 @@ launch::LaunchRequest launch_request(const config::Node& training) {
 void train(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   make_folders(exp_dir);
-  const launch::Entry entry = launch::enter(launch_request(context.training),
-                                            stage_command("train", context.request), {.run_folder = exp_dir});
+  const launch::Entry entry =
+      launch::enter(launch_request(context.training), stage_command("train", context.request),
+                    {.run_folder = exp_dir});
   const int code = entry.rank ? train_rank(context, *entry.rank) : entry.exit_code;
   if (code != 0) throw AlreadyReported(code);
 }

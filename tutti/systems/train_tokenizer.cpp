@@ -23,7 +23,8 @@ std::vector<std::string> training_texts(const StageContext& context) {
       if (!trim(line).empty()) lines.push_back(std::move(line));
     return lines;
   }
-  for (const auto& split_of_data : corpus_manifests(context.training, "train", context.folder("data_dir")))
+  for (const auto& split_of_data :
+       corpus_manifests(context.training, "train", context.folder("data_dir")))
     for (std::size_t i = 0; i < split_of_data.manifest.size(); ++i)
       lines.emplace_back(split_of_data.manifest.text(i));
   return lines;
@@ -41,7 +42,9 @@ void train_tokenizer(const StageContext& context) {
   const fs::path save_path = tokenizer["save_path"].as<std::string>();
   make_folders(save_path);
   const auto lines = training_texts(context);
-  if (lines.empty()) throw DataError("no text to train a tokenizer on", "set tokenizer.train_file, or fill dataset.train");
+  if (lines.empty())
+    throw DataError("no text to train a tokenizer on",
+                    "set tokenizer.train_file, or fill dataset.train");
   if (model_type == "char" || model_type == "word") {
     const auto units = speech::make_tokenizer({.token_type = model_type});
     const auto tokens = speech::build_token_list(lines, *units);

@@ -25,7 +25,8 @@ void validate_dataset(const StageContext& context) {
   std::int64_t errors = 0;
   for (const char* split : {"train", "valid", "test"}) {
     if (context.training["dataset"][split].size() == 0) continue;
-    const auto report = data::validate(*open_corpus(context.training, split, data_dir, sample_rate), settings, threads);
+    const auto report = data::validate(*open_corpus(context.training, split, data_dir, sample_rate),
+                                       settings, threads);
     text += fmt::format("== {}\n{}\n", split, report.to_text());
     json[split] = report.to_json();
     errors += report.num_errors();
@@ -33,7 +34,8 @@ void validate_dataset(const StageContext& context) {
   write_file_atomic(data_dir / "validation.json", json.dump(1) + "\n");
   write_file_atomic(data_dir / "validation.txt", text);
   if (errors > 0)
-    throw DataError(fmt::format("{} errors in the dataset\n{}", errors, text), "see " + (data_dir / "validation.txt").string());
+    throw DataError(fmt::format("{} errors in the dataset\n{}", errors, text),
+                    "see " + (data_dir / "validation.txt").string());
   log::info("no errors; see {}", (data_dir / "validation.txt").string());
 }
 

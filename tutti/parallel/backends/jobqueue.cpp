@@ -232,7 +232,8 @@ std::vector<JobStatus> JobQueueBackend::poll() {
     // At most a twentieth of the time goes into asking; settled queues are asked less often.
     const Seconds cost = *last_query_ - before;
     query_pause_ =
-        std::min(kLongestPause, std::max({Seconds(1.0), std::min(query_pause_ * 1.2, kCalmPause), cost * 20.0}));
+        std::min(kLongestPause,
+                 std::max({Seconds(1.0), std::min(query_pause_ * 1.2, kCalmPause), cost * 20.0}));
     if (std::any_of(jobs_.begin(), jobs_.end(),
                     [](const Job& j) { return !j.over && j.status.phase == JobPhase::kPending; }))
       query_pause_ = std::min(query_pause_, std::max(Seconds(2.0), cost * 20.0));

@@ -69,12 +69,6 @@ struct EBranchformerConf : RelativeConf {
   std::int64_t merge_conv_kernel = 3;
 };
 
-// A member of a base class, as a member of the derived one.
-template <class T, class Base, class F>
-F T::*of(F Base::*member) {
-  return static_cast<F T::*>(member);
-}
-
 const std::vector<std::string> kActivations = {"relu", "swish", "tanh", "hardtanh", "selu"};
 
 template <class T>

@@ -9,6 +9,12 @@
 
 namespace tutti::speech {
 
+// A member of a base class, as a member of the derived one: schemas take only those.
+template <class T, class Base, class F>
+F T::*of(F Base::*member) {
+  return static_cast<F T::*>(member);
+}
+
 // `name_node` is where the name stands, for problems.
 EncoderSettings read_encoder_conf(const std::string& name, const config::Node& name_node,
                                   const config::Node& conf, config::Problems& problems);

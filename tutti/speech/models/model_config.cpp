@@ -44,11 +44,6 @@ int read_rate(const Node& node, Problems& problems) {
   return 16000;
 }
 
-template <class T, class Base, class F>
-F T::*of(F Base::*member) {
-  return static_cast<F T::*>(member);
-}
-
 LogMelSettings read_frontend(const Node& node, Problems& problems) {
   using T = FrontendConf;
   Schema<T> s("frontend_conf", "Log-mel features.");

@@ -9,13 +9,15 @@ namespace tutti::systems {
 namespace fs = std::filesystem;
 
 fs::path unpacked_source(const BuildContext& context, std::string_view hint) {
-  const config::Node key =
-      context.options["source"].defined() ? context.options["source"] : context.options["source_dir"];
+  const config::Node key = context.options["source"].defined() ? context.options["source"]
+                                                               : context.options["source_dir"];
   if (key.is_null())
-    throw ConfigError("create_dataset.source: got nothing, expected an archive or a folder", std::string(hint));
+    throw ConfigError("create_dataset.source: got nothing, expected an archive or a folder",
+                      std::string(hint));
   const fs::path source = fs::absolute(key.as<std::string>());
   if (fs::is_directory(source)) return source;
-  if (!fs::exists(source)) throw DataError(source.string() + ": no such file or folder", std::string(hint));
+  if (!fs::exists(source))
+    throw DataError(source.string() + ": no such file or folder", std::string(hint));
   const fs::path folder = context.data_dir / "source";
   const fs::path marker = folder / ".unpacked";
   if (fs::exists(marker)) return folder;

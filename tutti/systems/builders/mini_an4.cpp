@@ -13,7 +13,8 @@ namespace fs = std::filesystem;
 
 fs::path find_corpus(const fs::path& source) {
   for (const auto& entry : fs::recursive_directory_iterator(source))
-    if (entry.is_directory() && fs::exists(entry.path() / "etc" / "an4_train.transcription")) return entry.path();
+    if (entry.is_directory() && fs::exists(entry.path() / "etc" / "an4_train.transcription"))
+      return entry.path();
   if (fs::exists(source / "etc" / "an4_train.transcription")) return source;
   throw DataError(source.string() + ": no an4 folder with etc/an4_train.transcription in it");
 }
@@ -26,7 +27,8 @@ class MiniAn4Builder final : public DatasetBuilder {
     make_folders(context.data_dir);
     const fs::path corpus = find_corpus(unpacked_source(context, "set it to mini_an4.tar.gz"));
     const auto train = read_split(context, corpus, "train");
-    // The corpus has no validation set of its own; ESPnet's recipe validates on training data's tail.
+    // The corpus has no validation set of its own; ESPnet's recipe validates on training data's
+    // tail.
     write_manifest(manifest_path(context.data_dir, "valid"), read_split(context, corpus, "test"));
     write_manifest(manifest_path(context.data_dir, "test"), read_split(context, corpus, "test"));
     write_manifest(manifest_path(context.data_dir, "train"), train);
@@ -34,7 +36,8 @@ class MiniAn4Builder final : public DatasetBuilder {
 
  private:
   // Lines are "<s> TEXT </s> (an251-fash-b)"; the folder of an utterance is the middle of its name.
-  static std::vector<Json> read_split(const BuildContext& context, const fs::path& corpus, const std::string& split_name) {
+  static std::vector<Json> read_split(const BuildContext& context, const fs::path& corpus,
+                                      const std::string& split_name) {
     const fs::path file = corpus / "etc" / fmt::format("an4_{}.transcription", split_name);
     const std::string folder = split_name == "train" ? "an4_clstk" : "an4test_clstk";
     std::vector<Json> utterances;
@@ -45,7 +48,8 @@ class MiniAn4Builder final : public DatasetBuilder {
       const auto open = line.rfind('(');
       const auto close = line.rfind(')');
       if (open == std::string::npos || close == std::string::npos || close < open)
-        throw DataError(fmt::format("{}:{}: expected TEXT (id), got '{}'", file.string(), line_number, line));
+        throw DataError(
+            fmt::format("{}:{}: expected TEXT (id), got '{}'", file.string(), line_number, line));
       const std::string id = line.substr(open + 1, close - open - 1);
       std::vector<std::string> words;
       for (const auto& word : split_words(std::string_view(line).substr(0, open)))
@@ -66,6 +70,8 @@ class MiniAn4Builder final : public DatasetBuilder {
 
 }  // namespace
 
-std::unique_ptr<DatasetBuilder> make_mini_an4_builder() { return std::make_unique<MiniAn4Builder>(); }
+std::unique_ptr<DatasetBuilder> make_mini_an4_builder() {
+  return std::make_unique<MiniAn4Builder>();
+}
 
 }  // namespace tutti::systems

@@ -27,7 +27,8 @@ class RateLimit {
     while (!times.empty() && times.front() < now - 60) times.pop_front();
     if (times.size() >= limit_) return false;
     times.push_back(now);
-    if (times_.size() > 10000) times_.clear();  // bounded memory matters more than a forgotten minute
+    if (times_.size() > 10000)
+      times_.clear();  // bounded memory matters more than a forgotten minute
     return true;
   }
 
@@ -45,11 +46,14 @@ void reply(httplib::Response& response, int status, const Json& body) {
 }  // namespace
 
 struct DemoServer::Impl {
-  Impl(DemoOptions o, Recognizer r) : options(std::move(o)), recognizer(std::move(r)), rate(options.max_requests_per_minute) {}
+  Impl(DemoOptions o, Recognizer r)
+      : options(std::move(o)), recognizer(std::move(r)), rate(options.max_requests_per_minute) {}
 
   void recognise(const httplib::Request& request, httplib::Response& response) {
-    if (!rate.admit(request.remote_addr)) return reply(response, 429, {{"error", "too many requests; wait a minute"}});
-    if (request.body.empty()) return reply(response, 400, {{"error", "send the bytes of an audio file"}});
+    if (!rate.admit(request.remote_addr))
+      return reply(response, 429, {{"error", "too many requests; wait a minute"}});
+    if (request.body.empty())
+      return reply(response, 400, {{"error", "send the bytes of an audio file"}});
     try {
       TempFolder folder("tutti-demo");
       const auto path = folder.path() / "audio";
@@ -80,22 +84,27 @@ DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
   http.Get("/", [this](const httplib::Request&, httplib::Response& response) {
     // The page runs its own inline script and nothing else; the browser enforces it.
     response.set_header("Content-Security-Policy",
-                        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+                        "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                        "'unsafe-inline'; connect-src 'self'; "
                         "media-src blob: data:; img-src data:");
     response.set_content(std::string(kDemoPage), "text/html; charset=utf-8");
   });
   http.Get("/api/info", [this](const httplib::Request&, httplib::Response& response) {
-    reply(response, 200, {{"title", impl_->options.title}, {"description", impl_->options.description}});
+    reply(response, 200,
+          {{"title", impl_->options.title}, {"description", impl_->options.description}});
   });
-  http.Post("/api/recognize",
-            [this](const httplib::Request& request, httplib::Response& response) { impl_->recognise(request, response); });
+  http.Post("/api/recognize", [this](const httplib::Request& request, httplib::Response& response) {
+    impl_->recognise(request, response);
+  });
   http.set_error_handler([](const httplib::Request&, httplib::Response& response) {
     if (response.status == 413) reply(response, 413, {{"error", "the file is too large"}});
   });
   const auto& o = impl_->options;
-  impl_->port = o.port == 0 ? http.bind_to_any_port(o.host) : (http.bind_to_port(o.host, o.port) ? o.port : -1);
+  impl_->port = o.port == 0 ? http.bind_to_any_port(o.host)
+                            : (http.bind_to_port(o.host, o.port) ? o.port : -1);
   if (impl_->port <= 0)
-    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port), "choose another port with server.port");
+    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port),
+                  "choose another port with server.port");
 }
 
 DemoServer::~DemoServer() = default;

@@ -17,25 +17,25 @@ namespace tutti::systems {
 
 struct DemoOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                         // 0: any free one, see port()
+  int port = 8000;  // 0: any free one, see port()
   std::string title = "Tutti";
   std::string description;
   std::size_t max_upload_bytes = 25 << 20;
-  int max_requests_per_minute = 60;        // per client address
+  int max_requests_per_minute = 60;  // per client address
 };
 
 class DemoServer {
  public:
   // Gets the path of an uploaded audio file; returns what the page shows:
-  // {"text", "tokens": [{"token", "begin", "end"}], "nbest": [{"text", "score"}], "rtf", "seconds"}.
-  // An Error it throws is shown to the user as it is.
+  // {"text", "tokens": [{"token", "begin", "end"}], "nbest": [{"text", "score"}], "rtf",
+  // "seconds"}. An Error it throws is shown to the user as it is.
   using Recognizer = std::function<Json(const std::string& audio_path)>;
 
   DemoServer(DemoOptions options, Recognizer recognizer);
   ~DemoServer();
-  int port() const;   // bound at construction; IoError when the port is taken
-  void run();         // blocks
-  void stop();        // from any thread
+  int port() const;  // bound at construction; IoError when the port is taken
+  void run();        // blocks
+  void stop();       // from any thread
 
  private:
   struct Impl;

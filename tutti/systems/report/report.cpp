@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using speech::escape_html;
 
-// metric -> its points over optimizer steps. A resumed run writes a step again; the last one counts.
+// metric -> its points over optimizer steps. A resumed run writes a step again; the last one
+// counts.
 std::map<std::string, std::map<double, double>> read_curves(const fs::path& file) {
   std::map<std::string, std::map<double, double>> curves;
   if (!fs::exists(file)) return curves;
@@ -37,15 +38,18 @@ std::string plots(const std::map<std::string, std::map<double, double>>& curves)
   for (const auto& [name, points] : curves) {
     if (name == "step" || name == "epoch" || points.size() < 2) continue;
     const auto slash = name.find('/');
-    Series series{.name = slash == std::string::npos ? "" : name.substr(0, slash), .x = {}, .y = {}};
+    Series series{
+        .name = slash == std::string::npos ? "" : name.substr(0, slash), .x = {}, .y = {}};
     for (const auto& [x, y] : points) {
       series.x.push_back(x);
       series.y.push_back(y);
     }
-    by_title[slash == std::string::npos ? name : name.substr(slash + 1)].push_back(std::move(series));
+    by_title[slash == std::string::npos ? name : name.substr(slash + 1)].push_back(
+        std::move(series));
   }
   std::string html;
-  for (const auto& [title, series] : by_title) html += line_plot(series, {.title = title, .x_label = "step"});
+  for (const auto& [title, series] : by_title)
+    html += line_plot(series, {.title = title, .x_label = "step"});
   return html;
 }
 
@@ -60,7 +64,9 @@ std::string error_table(const fs::path& file) {
                           escape_html(metric.substr(metric.rfind('.') + 1)), escape_html(set),
                           values.empty() ? "" : values.begin().value().dump(), interval);
     }
-  return "<h2>Error rates</h2><table><tr><th>metric</th><th>test set</th><th>%</th><th>95 % interval</th></tr>" + rows + "</table>";
+  return "<h2>Error rates</h2><table><tr><th>metric</th><th>test set</th><th>%</th><th>95 % "
+         "interval</th></tr>" +
+         rows + "</table>";
 }
 
 }  // namespace
@@ -72,11 +78,13 @@ fs::path write_report(const ReportInputs& inputs) {
 table {{ border-collapse: collapse }} td, th {{ text-align: left; padding: 4px 12px; border-top: 1px solid #8884 }}
 pre {{ overflow-x: auto; border: 1px solid #8884; border-radius: 8px; padding: 12px; font-size: 12px }}
 </style></head><body><h1>{0}</h1><p>{1}</p>)",
-      escape_html(inputs.exp_dir.filename().string()), utc_timestamp(Clock::system().unix_seconds()));
+      escape_html(inputs.exp_dir.filename().string()),
+      utc_timestamp(Clock::system().unix_seconds()));
   html += error_table(inputs.inference_dir / "metrics.json");
   if (fs::exists(inputs.inference_dir / "metrics.html"))
-    html += fmt::format(R"(<p><a href="{}">every error, aligned</a></p>)",
-                        escape_html(fs::relative(inputs.inference_dir / "metrics.html", inputs.exp_dir).string()));
+    html += fmt::format(
+        R"(<p><a href="{}">every error, aligned</a></p>)",
+        escape_html(fs::relative(inputs.inference_dir / "metrics.html", inputs.exp_dir).string()));
   html += "<h2>Training</h2>" + plots(read_curves(inputs.exp_dir / "metrics.jsonl"));
   if (inputs.training.defined())
     html += "<h2>Config</h2><pre>" + escape_html(config::to_yaml(inputs.training)) + "</pre>";

@@ -10,9 +10,9 @@
 namespace tutti::systems {
 
 struct ReportInputs {
-  std::filesystem::path exp_dir;         // metrics.jsonl is read from here, where training ran
-  std::filesystem::path inference_dir;   // metrics.json and metrics.html, where measure ran
-  config::Node training;                 // shown as YAML; may be missing
+  std::filesystem::path exp_dir;        // metrics.jsonl is read from here, where training ran
+  std::filesystem::path inference_dir;  // metrics.json and metrics.html, where measure ran
+  config::Node training;                // shown as YAML; may be missing
 };
 
 // What is not there yet is left out. Returns the path of the page.
