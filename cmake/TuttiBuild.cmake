@@ -67,8 +67,9 @@ if(TUTTI_PCH)
   endif()
 endif()
 
-# Torch TUs take about 1.1 GB each: at most two at a time.
-set_property(GLOBAL APPEND PROPERTY JOB_POOLS torch_pool=2)
+# Torch TUs take about 1.1 GB each: two at a time unless told.
+set(TUTTI_TORCH_JOBS 2 CACHE STRING "Torch sources compiled at a time")
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS torch_pool=${TUTTI_TORCH_JOBS})
 
 # tutti_add_room(NAME [TORCH] SOURCES ... [PUBLIC ...] [PRIVATE ...]): the library tutti::NAME.
 function(tutti_add_room name)

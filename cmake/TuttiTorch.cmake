@@ -40,7 +40,8 @@ endif()
 message(STATUS "libtorch: ${torch_lib} cuda=${TUTTI_WITH_CUDA} gloo=${TUTTI_WITH_GLOO}")
 
 if(TUTTI_PCH)
-  tutti_make_pch(tutti_torch_pch LIBS tutti_torch fmt::fmt nlohmann_json::nlohmann_json
+  # fmt before torch: a pip torch brings an fmt of its own, of another version.
+  tutti_make_pch(tutti_torch_pch LIBS fmt::fmt nlohmann_json::nlohmann_json tutti_torch
                  HEADERS <torch/torch.h> ${TUTTI_BASE_HEADERS})
 endif()
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds, tests and benches Tutti on a machine with a GPU, a pip torch with CUDA, cmake, ninja and g++, in one call.
 # Debian's libraries come from .prefix/ (tools/gpu_prefix.sh). usage: tools/gpu_check.sh [build|test|bench]...
-set -euo pipefail
+# With ESPNET=<folder that holds espnet2/ and bench/> the benches run ESPnet's own beside ours.
+set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 what=${*:-build test bench}
 torch=$(python3 -c 'import torch, os; print(os.path.dirname(torch.__file__))')
@@ -9,18 +10,33 @@ prefix=$PWD/.prefix/usr
 site=$(dirname "$torch")
 export LD_LIBRARY_PATH=$prefix/lib/x86_64-linux-gnu:$PWD/.prefix/lib/x86_64-linux-gnu:$torch/lib:$site/nvidia/nccl/lib:${LD_LIBRARY_PATH:-}
 export CMAKE_PREFIX_PATH=$prefix
+status=0
 
 if [[ $what == *build* ]]; then
-  cmake -S . -B build-gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_TORCH_ROOT="$torch" \
+  cmake -S . -B build-gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_TORCH_ROOT="$torch" -DTUTTI_TORCH_JOBS="$(nproc)" \
     -DCMAKE_EXE_LINKER_FLAGS="-Wl,-rpath-link,$prefix/lib/x86_64-linux-gnu -Wl,-rpath-link,$PWD/.prefix/lib/x86_64-linux-gnu" \
-    -DCMAKE_LIBRARY_PATH="$prefix/lib/x86_64-linux-gnu" -DCMAKE_INCLUDE_PATH="$prefix/include"
-  cmake --build build-gpu -j "$(nproc)"
+    -DCMAKE_LIBRARY_PATH="$prefix/lib/x86_64-linux-gnu" -DCMAKE_INCLUDE_PATH="$prefix/include" >build-gpu.log 2>&1 ||
+    { cat build-gpu.log; exit 4; }
+  cmake --build build-gpu -j "$(nproc)" -- -k 0 --quiet || status=1
+  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train -- -k 0 --quiet || status=1
 fi
 if [[ $what == *test* ]]; then
-  ctest --test-dir build-gpu --output-on-failure -j 4 -LE 'cluster|kube|e2e'
+  ctest --test-dir build-gpu --output-on-failure -j 8 -LE 'cluster|kube|e2e' >build-gpu/ctest.log 2>&1 || status=1
+  grep -E 'Failed|Not Run|Timeout|tests passed|tests failed|FAILED' build-gpu/ctest.log
 fi
 if [[ $what == *bench* ]]; then
-  for program in build-gpu/bin/gpu_bench_*; do
-    [[ -x $program ]] && "$program"
+  for case in '32 bf16-mixed' '32 32' '128 bf16-mixed'; do
+    read -r batch precision <<<"$case"
+    build-gpu/bin/bench_gpu_train --batch "$batch" --precision "$precision" || status=1
   done
+  [[ -z ${ESPNET:-} ]] || python3 "$ESPNET/bench/train_step.py"
+  for case in '1 0' '5 0' '5 0.3'; do
+    read -r beam ctc <<<"$case"
+    for batch in 64 128; do
+      build-gpu/bin/bench_decode --size owsm --device cuda --dtype bfloat16 --batch "$batch" --beam "$beam" --ctc "$ctc" \
+        --tokens 32 || status=1
+    done
+  done
+  [[ -z ${ESPNET:-} ]] || python3 "$ESPNET/bench/owsm_decode.py"
 fi
+exit $status

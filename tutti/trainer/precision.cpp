@@ -111,6 +111,9 @@ std::unique_ptr<AutocastScope> Precision::forward_scope() const {
 void Precision::prepare(Batch& batch) const {
   const auto type = weight_type();
   for (auto& [name, tensor] : batch.tensors) {
+    // Models read lengths on the host, to shape what they compute; from a GPU that would wait for
+    // it.
+    if (name.ends_with("_lengths")) continue;
     if (device_ != tensor.device()) tensor = tensor.to(device_, /*non_blocking=*/true);
     if (type && tensor.is_floating_point()) tensor = tensor.to(*type);
   }

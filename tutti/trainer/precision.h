@@ -49,7 +49,8 @@ class Precision {
   // The type of weights, if the mode dictates one.
   std::optional<at::ScalarType> weight_type() const;
   std::unique_ptr<AutocastScope> forward_scope() const;  // null when the mode needs none
-  // Moves tensors to the device and casts floating point ones where weights are cast.
+  // Moves tensors to the device and casts floating point ones where weights are cast. Tensors named
+  // *_lengths stay on the host.
   void prepare(Batch& batch) const;
 
  private:
