@@ -14,7 +14,7 @@ if(TUTTI_CCACHE)
   # Sloppiness is what lets ccache handle a precompiled header; hash_dir off shares hits between checkouts.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${TUTTI_CCACHE})
+      CCACHE_PCH_EXTSUM=1 CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${TUTTI_CCACHE})
 endif()
 
 add_library(tutti_flags INTERFACE)
@@ -54,6 +54,11 @@ function(tutti_make_pch name)
   target_link_libraries(${name} PRIVATE tutti_flags ${P_LIBS})
   tutti_pch_flags(${name})
   target_precompile_headers(${name} PRIVATE ${P_HEADERS})
+  # ccache takes this text for the header's contents, which are never the same twice: so clones share their objects.
+  set(versions ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_BUILD_TYPE}
+      ${TUTTI_SANITIZE} ${fmt_VERSION} ${nlohmann_json_VERSION} ${TUTTI_TORCH_VERSION} ${P_HEADERS})
+  string(SHA256 sum "${versions}")
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir/cmake_pch.hxx.gch.sum ${sum})
 endfunction()
 
 set(TUTTI_BASE_HEADERS <fmt/format.h> <nlohmann/json.hpp> <chrono> <filesystem> <functional> <map> <memory>

@@ -16,8 +16,9 @@ namespace fs = std::filesystem;
 
 const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
 
+// UUIDs, because numbers would be compared with the GPUs of a machine that has some.
 CommandResult run_tutti(std::vector<std::string> arguments,
-                        const std::string& gpus = "0,1,2,3,4,5,6,7") {
+                        const std::string& gpus = "GPU-0,GPU-1,GPU-2,GPU-3") {
   arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
   return run_command({.argv = arguments,
                       .env = {{"CUDA_VISIBLE_DEVICES", gpus}},
@@ -49,6 +50,10 @@ TEST(ConfigCommand, ReportsAllMistakesInOrder) {
     EXPECT_NE(found, std::string::npos) << part << " not in order in\n" << result.err;
     if (found != std::string::npos) at = found;
   }
+  const auto first = result.err.find("total_shards: got");
+  EXPECT_EQ(result.err.find("total_shards: got", first + 1), std::string::npos)
+      << "told twice:\n"
+      << result.err;
 }
 
 TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
@@ -65,10 +70,14 @@ TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
 
 TEST(ConfigCommand, MoreWorkersThanGpus) {
   const fs::path file = kHere / "seeds/multi_gpu_2_local_gpu.yaml";
-  EXPECT_EQ(run_tutti({"config", "check", file.string()}, "0,1,2,3").exit_code, 0);
-  const CommandResult result = run_tutti({"config", "check", file.string()}, "0,1");
+  EXPECT_EQ(run_tutti({"config", "check", file.string()}).exit_code, 0);
+  const CommandResult result = run_tutti({"config", "check", file.string()}, "GPU-0,GPU-1");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("got 4, expected at most the number of visible GPUs = 2"));
+  // A login node has none: that is no mistake of the file.
+  const CommandResult none = run_tutti({"config", "check", file.string()}, "");
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_THAT(none.err, HasSubstr("no GPU is visible on this machine"));
 }
 
 TEST(ConfigCommand, ShowsTheResolvedConfig) {

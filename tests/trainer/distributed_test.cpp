@@ -109,6 +109,14 @@ TEST(Ddp, ClippingIsTheSameForAnyWorldSize) {
   EXPECT_LT(largest_difference(one, two), 1e-12);
 }
 
+TEST(Ddp, OwnTcpRingTrainsTheSame) {
+  TempFolder folder;
+  const auto one = train(folder.path() / "w1", 1, {"steps=20", "batches=20", "batch=9"});
+  const auto three =
+      train(folder.path() / "w3", 3, {"steps=20", "batches=60", "batch=3", "backend=tcp"});
+  EXPECT_LT(largest_difference(one, three), 1e-12);
+}
+
 // Starts two ranks with a fault on rank 1 and returns rank 0's last words.
 std::string fault_seen_by_rank_zero(const std::string& fault, const Words& more = {},
                                     bool rank_one_hangs = false) {
@@ -130,6 +138,11 @@ TEST(Faults, KilledRankIsNamed) {
 
 TEST(Faults, StoppedRankIsNamed) {
   EXPECT_THAT(fault_seen_by_rank_zero("stop", {}, true), HasSubstr("rank 1"));
+}
+
+TEST(Faults, KilledAndStoppedRanksAreNamedOverTheTcpRing) {
+  EXPECT_THAT(fault_seen_by_rank_zero("kill", {"backend=tcp"}), HasSubstr("rank 1"));
+  EXPECT_THAT(fault_seen_by_rank_zero("stop", {"backend=tcp"}, true), HasSubstr("rank 1"));
 }
 
 TEST(Faults, ExceptionReachesTheOthersWithItsText) {

@@ -15,6 +15,19 @@
 namespace tutti::config {
 namespace {
 
+// Two checks may object to one key: of the second, only what the first and `told` say nothing of.
+void add_once(const Problems& first, const Problems& second, std::set<std::string> told,
+              Problems& problems) {
+  for (const Problem& problem : first.sorted()) {
+    told.insert(problem.key);
+    problems.add(problem);
+  }
+  for (const Problem& problem : second.sorted())
+    if (!told.count(problem.key)) problems.add(problem);
+  for (const Problems* source : {&first, &second})
+    for (const Problem& warning : source->warnings()) problems.warn(warning);
+}
+
 bool is_parallel_key(const std::string& key) {
   return key == "parallel" || key.starts_with("parallel_");
 }
@@ -318,18 +331,9 @@ void FileChecker::check_parallel_block(const Node& block, Problems& problems) co
     others.add(block, "got " + block.describe_value() + ", expected a map",
                "write parallel: {env: local, n_workers: 4}");
   }
-  // Both may object to one key; the more telling sentence is kept.
-  std::set<std::string> told;
-  for (const Problem& problem : mistakes.sorted()) {
-    told.insert(problem.key);
-    problems.add(problem);
-  }
   // Which names `env` may have is decided here, so that a file can be checked where a backend is
   // not built in.
-  told.insert(block["env"].path());
-  for (const Problem& problem : others.sorted())
-    if (!told.count(problem.key)) problems.add(problem);
-  for (const Problem& warning : others.warnings()) problems.warn(warning);
+  add_once(mistakes, others, {block["env"].path()}, problems);
 }
 
 void FileChecker::check_block(const std::string& key, const Node& block, Problems& problems) const {
@@ -358,9 +362,12 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
   } else {
     check_unknown_keys(without(root, dropped), {known.begin(), known.end()}, {}, problems);
   }
+  Problems across;  // what takes several blocks to see, with the arithmetic in the message
+  if (!kind || *kind == FileKind::kTraining) check_training(root, catalogue_, across);
+  Problems within;
   for (const auto& [key, block] : root.items())
-    if (known_somewhere(key)) check_block(key, block, problems);
-  if (!kind || *kind == FileKind::kTraining) check_training(root, catalogue_, problems);
+    if (known_somewhere(key)) check_block(key, block, within);
+  add_once(across, within, {}, problems);
   if (kind == FileKind::kInference) check_inference(root, catalogue_, problems);
   if (!kind || *kind == FileKind::kMetrics) check_metrics(root, catalogue_, problems);
   if (kind == FileKind::kPublication) check_publication(root, problems);

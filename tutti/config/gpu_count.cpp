@@ -23,21 +23,27 @@ int count_by_driver() {
 
 int count_by_nvml() {
   void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return 0;
+  if (!library) return -1;
   const auto start = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
   const auto count_devices =
       reinterpret_cast<int (*)(unsigned*)>(::dlsym(library, "nvmlDeviceGetCount_v2"));
   const auto stop = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlShutdown"));
+  int result = -1;
   unsigned count = 0;
   if (start && count_devices && stop && start() == 0) {
-    if (count_devices(&count) != 0) count = 0;
+    if (count_devices(&count) == 0) result = static_cast<int>(count);
     stop();
   }
   ::dlclose(library);
-  return static_cast<int>(count);
+  return result;
 }
 
 }  // namespace
+
+int count_installed_gpus() {
+  if (const int count = count_by_driver(); count > 0) return count;
+  return count_by_nvml();
+}
 
 int count_devices_in_list(const std::string& list) {
   int count = 0;
@@ -54,8 +60,7 @@ int count_devices_in_list(const std::string& list) {
 
 int count_visible_gpus() {
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) return count_devices_in_list(list);
-  const int count = count_by_driver();
-  return count > 0 ? count : count_by_nvml();
+  return std::max(0, count_installed_gpus());
 }
 
 }  // namespace tutti::config

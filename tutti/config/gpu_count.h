@@ -11,6 +11,9 @@ namespace tutti::config {
 // list, else NVML if it can be loaded, else 0. Takes no GPU and starts no CUDA context.
 int count_visible_gpus();
 
+// GPUs the driver knows, whatever is visible; -1: no driver on this machine.
+int count_installed_gpus();
+
 // The number of devices a value of CUDA_VISIBLE_DEVICES names.
 int count_devices_in_list(const std::string& list);
 

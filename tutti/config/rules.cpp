@@ -146,11 +146,16 @@ void check_gpus(const Node& block, const GpuCounter& count_gpus, Problems& probl
   else
     gpus = count_gpus();
   if (*workers <= gpus) return;
-  problems.add(
-      block["n_workers"],
-      fmt::format("got {}, expected at most the number of visible GPUs = {}", *workers, gpus),
-      gpus > 0 ? fmt::format("set n_workers: {}", gpus)
-               : "no GPU is visible here: use env: local, or check where it will run");
+  // Files are often checked on a login node without GPUs; the run itself refuses to start there.
+  if (gpus == 0)
+    problems.warn(block["n_workers"],
+                  fmt::format("got {}, and no GPU is visible on this machine", *workers),
+                  "check it where it will run, or use env: local");
+  else
+    problems.add(
+        block["n_workers"],
+        fmt::format("got {}, expected at most the number of visible GPUs = {}", *workers, gpus),
+        fmt::format("set n_workers: {}", gpus));
 }
 
 void check_loader_rules(const Node& loader, const std::optional<Count>& nodes,

@@ -56,7 +56,7 @@ class StoreKeyValue final : public KeyValue {
 std::string choose_backend(const WorldOptions& options) {
   if (options.backend != "auto") return options.backend;
   if (options.device.rfind("cuda", 0) == 0) return "nccl";
-  return "gloo";
+  return gloo_available() ? "gloo" : "tcp";
 }
 
 // The address of this host that the others reach; empty: let Gloo find it. Ranks of one node need
@@ -101,9 +101,11 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
     world.plane->on_failure([weak = std::weak_ptr(world.collectives)](const std::string&) {
       if (const auto collectives = weak.lock()) collectives->abort();
     });
+  } else if (backend == "tcp") {
+    world.collectives = make_tcp_collectives(world.plane);
   } else {
     throw ConfigError(fmt::format(
-        "trainer: collectives backend: got '{}', expected auto, gloo or nccl", backend));
+        "trainer: collectives backend: got '{}', expected auto, gloo, nccl or tcp", backend));
   }
   return world;
 }

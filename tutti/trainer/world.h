@@ -23,9 +23,9 @@ namespace tutti::trainer {
 struct WorldOptions {
   std::filesystem::path run_folder;  // shared by all ranks
   std::string device = "cpu";        // "cuda:0"
-  std::string backend = "auto";      // auto | gloo | nccl; auto: nccl on GPUs, else gloo
-  std::string interface;             // network interface, as the config's `interface`
-  double heartbeat_timeout = 15;     // seconds of silence after which a rank counts as lost
+  std::string backend = "auto";   // auto | gloo | nccl | tcp; auto: nccl on GPUs, else gloo or tcp
+  std::string interface;          // network interface, as the config's `interface`
+  double heartbeat_timeout = 15;  // seconds of silence after which a rank counts as lost
   std::vector<std::pair<std::string, std::string>> must_agree;  // e.g. {"config", hash}
 };
 

@@ -1,12 +1,13 @@
 // env: local_gpu. One worker per visible GPU of this machine; found through NVML without linking
 // CUDA.
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
+#include "tutti/config/gpu_count.h"
+#include "tutti/core/error.h"
 #include "tutti/parallel/backends/local.h"
 
 namespace tutti::parallel {
@@ -14,22 +15,6 @@ namespace {
 
 using config::Node;
 using config::Problems;
-
-// The number of GPUs the driver knows; -1: no NVML on this machine.
-int nvml_gpu_count() {
-  void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return -1;
-  using Init = int (*)();
-  using Count = int (*)(unsigned*);
-  const auto init = reinterpret_cast<Init>(::dlsym(library, "nvmlInit_v2"));
-  const auto get_count = reinterpret_cast<Count>(::dlsym(library, "nvmlDeviceGetCount_v2"));
-  const auto shutdown = reinterpret_cast<Init>(::dlsym(library, "nvmlShutdown"));
-  unsigned count = 0;
-  const bool ok = init != nullptr && get_count != nullptr && init() == 0 && get_count(&count) == 0;
-  if (ok && shutdown != nullptr) shutdown();
-  ::dlclose(library);
-  return ok ? static_cast<int>(count) : -1;
-}
 
 bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
@@ -50,7 +35,7 @@ std::vector<std::string> visible_devices(const Node& option) {
       if (!trim(name).empty()) names.emplace_back(trim(name));
     return names;
   }
-  for (int i = 0; i < nvml_gpu_count(); ++i) names.push_back(std::to_string(i));
+  for (int i = 0; i < config::count_installed_gpus(); ++i) names.push_back(std::to_string(i));
   return names;
 }
 
@@ -71,6 +56,9 @@ class LocalGpuBackend final : public LocalBackend {
     Problems ignored;  // parse_parallel has reported them
     options_ = gpu_schema().parse(drop_options_without_meaning(settings.options, ignored), ignored);
     devices_ = visible_devices(options_.cuda_visible_devices);
+    if (devices_.empty())
+      throw ConfigError("env: local_gpu, but no GPU is visible on this machine",
+                        "use env: local, or check nvidia-smi and CUDA_VISIBLE_DEVICES");
   }
 
  protected:
@@ -102,7 +90,7 @@ void check_local_gpu(const ParallelSettings& settings, const Node& block, Proble
     problems.warn(settings.options["device_memory_limit"],
                   "device memory is not limited or spilled here", "remove it");
   const std::vector<std::string> devices = visible_devices(options.cuda_visible_devices);
-  const int known = nvml_gpu_count();
+  const int known = config::count_installed_gpus();
   for (const std::string& name : devices) {
     const Node where =
         options.cuda_visible_devices.defined() ? options.cuda_visible_devices : block;
@@ -118,10 +106,10 @@ void check_local_gpu(const ParallelSettings& settings, const Node& block, Proble
   }
   const int count = static_cast<int>(devices.size());
   const Node where = block["n_workers"].defined() ? block["n_workers"] : block;
-  if (count == 0)
-    problems.add(where, "env: local_gpu, but no GPU is visible on this machine",
-                 "use env: local, or check nvidia-smi and CUDA_VISIBLE_DEVICES");
-  else if (settings.n_workers > count)
+  // No GPU at all is no mistake of the file, which may be checked on a login node; a run says so
+  // when it makes the backend.
+  if (count == 0) return;
+  if (settings.n_workers > count)
     problems.add(where,
                  fmt::format("n_workers: got {}, expected at most the {} visible GPUs",
                              settings.n_workers, count),

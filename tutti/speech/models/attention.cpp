@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tutti/speech/models/cuda_ops.h"
+
 namespace tutti::speech {
 
 namespace {
@@ -119,14 +121,16 @@ torch::Tensor AttentionImpl::forward_self(const torch::Tensor& x_BTD, const Batc
   if (linear_pos_.is_empty()) return forward(x_BTD, x_BTD, context.key_bias);
   const torch::Tensor q =
       linear_q_(x_BTD).view({x_BTD.size(0), x_BTD.size(1), settings_.heads, -1});
-  torch::Tensor bias = relative_scores(q + pos_bias_v_, context);
-  if (context.key_bias.defined()) bias = bias + context.key_bias;
-  return merge_heads(attend((q + pos_bias_u_).transpose(1, 2), project_key(x_BTD),
-                            project_value(x_BTD), bias,
-                            is_training() ? settings_.dropout_rate : 0.0));
+  const torch::Tensor bias = relative_scores(q + pos_bias_v_, context);
+  const torch::Tensor key = project_key(x_BTD);
+  // Under autocast the sum is float32 and the rest is not.
+  const torch::Tensor query = (q + pos_bias_u_).to(key.scalar_type()).transpose(1, 2);
+  return merge_heads(
+      attend(query, key, project_value(x_BTD), bias, is_training() ? settings_.dropout_rate : 0.0));
 }
 
-// Scaled scores (B, H, T, T) of query i against the position of key j relative to it.
+// Scaled scores (B, H, T, T) of query i against the position of key j relative to it; -inf where
+// key j is padding.
 torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
                                              const BatchContext& context) {
   const std::int64_t batch = query_BTHd.size(0), frames = query_BTHd.size(1),
@@ -143,9 +147,11 @@ torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
 
   torch::Tensor shifted;
   if (settings_.positions == PositionKind::kRelative) {
+    if (has_cuda_ops(scores) && !settings_.zero_triu)
+      return cuda_relative_shift(scores, context.key_bias);
     // Row i wants columns T-1-i .. 2T-2-i. Seen flat, that is a matrix of rows one shorter that
     // begins T-1 elements in: a view instead of a copy.
-    if (frames == 1) {
+    if (columns == 1) {
       shifted = scores;
     } else {
       shifted = scores.view({heads, batch, frames * columns})
@@ -171,7 +177,8 @@ torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
     }
   }
   shifted = shifted.transpose(0, 1);
-  return settings_.zero_triu ? shifted.tril() : shifted;
+  if (settings_.zero_triu) shifted = shifted.tril();
+  return context.key_bias.defined() ? shifted + context.key_bias : shifted;
 }
 
 }  // namespace tutti::speech

@@ -41,7 +41,7 @@ struct BatchContext {
   torch::Tensor valid_BT;      // undefined: no padding
   torch::Tensor valid_index;   // flat positions of real frames; undefined: no padding
   torch::Tensor key_bias;      // (B, 1, 1, T), undefined: no padding
-  torch::Tensor positions;     // (1, 2T-1, D), (1, T, D) for legacy, or undefined
+  torch::Tensor positions;     // (1, 2T-1 or more, D), (1, T, D) for legacy, or undefined
   torch::Tensor legacy_index;  // padded legacy batches: see attention.cpp
 };
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "tutti/speech/models/cuda_ops.h"
 #include "tutti/speech/models/modules.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -120,6 +121,8 @@ torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& we
   const bool ours = x_BTC.device().is_cpu() && x_BTC.scalar_type() == torch::kFloat32 &&
                     weight_C1K.scalar_type() == torch::kFloat32 && kernel % 2 == 1;
   if (ours) return DepthwiseConv::apply(x_BTC, weight_C1K, bias_C);
+  if (kernel % 2 == 1 && kernel < 64 && has_cuda_ops(x_BTC))
+    return cuda_depthwise_conv(x_BTC, weight_C1K, bias_C);
   return torch::conv1d(x_BTC.transpose(1, 2), weight_C1K, bias_C, 1, (kernel - 1) / 2, 1,
                        weight_C1K.size(0))
       .transpose(1, 2);

@@ -89,7 +89,8 @@ TORCH_MODULE(Embedding);
 
 // A convolution over time with one filter per channel, "same" padding: the heart of a Conformer.
 // x is (B, T, C), so no transposes around it; frames past an utterance's end must be zero already.
-// On the CPU this is our own kernel (C is contiguous, so it vectorises); elsewhere torch's.
+// On the CPU and on GPUs this is our own kernel (C is contiguous, so it vectorises), for float64
+// and deterministic GPU runs torch's.
 torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
                              const torch::Tensor& bias_C);
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "tutti/launch/control.h"
 #include "tutti/trainer/control.h"
 
 namespace tutti::trainer {
@@ -68,5 +69,8 @@ bool gloo_available();
 std::unique_ptr<Collectives> make_gloo_collectives(std::shared_ptr<KeyValue> store, int rank,
                                                    int world_size,
                                                    const std::string& interface_address);
+
+// Our own TCP ring, on CPUs. Collective: all ranks. Throws CommError when a rank is missing.
+std::unique_ptr<Collectives> make_tcp_collectives(std::shared_ptr<launch::ControlPlane> plane);
 
 }  // namespace tutti::trainer

@@ -1,0 +1,123 @@
+// Models on a GPU: the same losses and gradients as on the CPU, with our kernels and with torch's.
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/speech/vectors.h"
+#include "tutti/config/load.h"
+#include "tutti/speech/models/asr_model.h"
+#include "tutti/speech/models/cuda_ops.h"
+#include "tutti/speech/models/model_config.h"
+
+namespace tutti::speech {
+namespace {
+
+class SpeechCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
+    at::globalContext().setAllowTF32CuDNN(false);
+  }
+};
+
+AsrModel make_model(const std::string& encoder, const std::string& decoder) {
+  const std::string text =
+      "vocab_size: 9\nencoder: " + encoder +
+      "\nencoder_conf: {output_size: 24, attention_heads: 2, linear_units: 40, "
+      "num_blocks: 2, dropout_rate: 0, positional_dropout_rate: 0, "
+      "attention_dropout_rate: 0}\ndecoder: " +
+      decoder +
+      "\ndecoder_conf: {dropout_rate: 0}\nmodel_conf: {ctc_weight: 0.3}\n"
+      "frontend_conf: {n_mels: 20}\n";
+  config::Problems problems;
+  const AsrSettings settings =
+      read_asr_model_block(config::parse_yaml(text, "model.yaml"), false, problems);
+  EXPECT_EQ(problems.describe(), "");
+  torch::manual_seed(4);
+  return AsrModel(Build{}, settings);
+}
+
+using Gradients = std::map<std::string, torch::Tensor>;
+
+Gradients loss_and_gradients(AsrModel model, torch::Device device) {
+  model->to(device);
+  torch::manual_seed(9);
+  AsrBatch batch;
+  batch.speech = (torch::randn({3, 30000}) * 0.1).to(device);
+  batch.speech_lengths = {30000, 24001, 17000};
+  batch.text =
+      torch::tensor({{1, 2, 3, 7}, {4, 5, 8, -1}, {6, 6, -1, -1}}, torch::kInt64).to(device);
+  batch.text_lengths = {4, 3, 2};
+  const torch::Tensor loss = model->forward(batch).loss;
+  loss.backward();
+  Gradients result{{"loss", loss.detach().cpu()}};
+  for (const auto& item : model->named_parameters()) result[item.key()] = item.value().grad().cpu();
+  return result;
+}
+
+TEST_F(SpeechCuda, LossesAndGradientsEqualTheCpus) {
+  for (const std::string encoder : {"transformer", "conformer", "e_branchformer"})
+    for (const std::string decoder : {"transformer", "transducer"})
+      for (const bool deterministic : {false, true}) {
+        SCOPED_TRACE(encoder + " " + decoder + (deterministic ? " deterministic" : ""));
+        at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/true);
+        const Gradients expected = loss_and_gradients(make_model(encoder, decoder), torch::kCPU);
+        const Gradients got = loss_and_gradients(make_model(encoder, decoder), torch::kCUDA);
+        double largest = 0;
+        for (const auto& [name, gradient] : expected)
+          if (name != "loss") largest = std::max(largest, gradient.abs().max().item<double>());
+        EXPECT_TRUE(close(got.at("loss"), expected.at("loss"), 1e-4));
+        for (const auto& [name, gradient] : expected)
+          EXPECT_LT((got.at(name) - gradient).abs().max().item<double>(), 1e-3 * largest) << name;
+      }
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+TEST_F(SpeechCuda, DepthwiseConvolutionEqualsTorchsInEveryType) {
+  for (const auto& [channels, frames, kernel] :
+       {std::tuple{512, 371, 31}, std::tuple{70, 5, 3}, std::tuple{64, 64, 15}}) {
+    for (const auto type : {torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
+      const auto options = torch::TensorOptions(torch::kCUDA);
+      torch::Tensor x = torch::randn({3, frames, channels}, options).to(type).requires_grad_();
+      torch::Tensor w = torch::randn({channels, 1, kernel}, options).to(type).requires_grad_();
+      torch::Tensor b = torch::randn({channels}, options).to(type).requires_grad_();
+      const torch::Tensor g = torch::randn({3, frames, channels}, options).to(type);
+      ASSERT_TRUE(has_cuda_ops(x));
+      const torch::Tensor y = cuda_depthwise_conv(x, w, b);
+      const auto got = torch::autograd::grad({y}, {x, w, b}, {g});
+      const auto as_double = [](const torch::Tensor& t) {
+        return t.detach().to(torch::kFloat64).requires_grad_();
+      };
+      const torch::Tensor xd = as_double(x), wd = as_double(w), bd = as_double(b);
+      const torch::Tensor yd =
+          torch::conv1d(xd.transpose(1, 2), wd, bd, 1, (kernel - 1) / 2, 1, channels)
+              .transpose(1, 2);
+      const auto expected = torch::autograd::grad({yd}, {xd, wd, bd}, {g.to(torch::kFloat64)});
+      const double tolerance = type == torch::kFloat32 ? 1e-5 : 1e-2;
+      EXPECT_TRUE(close(y, yd, tolerance));
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(close(got[i], expected[i], tolerance)) << i << " " << type << " " << channels;
+    }
+  }
+}
+
+TEST_F(SpeechCuda, RelativeShiftPicksTheRightColumns) {
+  const std::int64_t heads = 2, batch = 3, frames = 13, columns = 32;
+  const auto options = torch::TensorOptions(torch::kCUDA);
+  torch::Tensor scores = torch::randn({heads, batch, frames, columns}, options).requires_grad_();
+  const torch::Tensor key_bias = torch::randn({batch, 1, 1, frames}, options);
+  const torch::Tensor out = cuda_relative_shift(scores, key_bias);
+  torch::Tensor expected = scores.view({heads, batch, frames * columns})
+                               .narrow(2, frames - 1, frames * (columns - 1))
+                               .view({heads, batch, frames, columns - 1})
+                               .narrow(3, 0, frames)
+                               .transpose(0, 1) +
+                           key_bias;
+  EXPECT_TRUE(close(out, expected, 1e-6));
+  const torch::Tensor g = torch::randn_like(expected);
+  EXPECT_TRUE(close(torch::autograd::grad({out}, {scores}, {g})[0],
+                    torch::autograd::grad({expected}, {scores}, {g})[0], 1e-6));
+}
+
+}  // namespace
+}  // namespace tutti::speech

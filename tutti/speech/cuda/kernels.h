@@ -1,0 +1,47 @@
+// GPU kernels of our own, where torch's are slow or come in many pieces. Plain pointers, no torch:
+// the device compiler need not read its headers. Everything is queued on `stream`; pointers are to
+// device memory; tensors are contiguous. Callers check shapes and types.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace tutti::speech::cuda {
+
+using Stream = CUstream_st*;
+enum class Number { kFloat, kHalf, kBFloat16 };
+
+struct ConvSize {
+  std::int64_t batch = 0, frames = 0, channels = 0;
+  int kernel = 1;  // odd; padding is (kernel - 1) / 2
+};
+
+// y[b,t,c] = bias[c] + sum_k w[k,c] * x[b, t+k-pad, c]; `flip` takes w[kernel-1-k] instead. w (K,
+// C) and bias (C, or null) are float; sums are in float. x and y may be of different types.
+void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias, bool flip,
+                    Number y_type, void* y, const ConvSize& size, Stream stream);
+
+// grad_w[k,c] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c], added
+// to what is there (float). The order of the additions is not fixed.
+void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
+                            float* grad_w, float* grad_bias, const ConvSize& size, Stream stream);
+
+struct ShiftSize {
+  std::int64_t batch = 0, heads = 0, frames = 0;
+  std::int64_t columns = 0;  // of scores, at least 2 * frames - 1
+  std::int64_t out_row = 0;  // elements from one row of `out` to the next, at least `frames`
+};
+
+// From scores of queries against relative positions (H, B, T, columns) to scores against keys
+// (B, H, T, out_row): out[b,h,i,j] = scores[h,b,i, T-1-i+j] + key_bias[b,j]; key_bias (B, T) of the
+// same type, or null.
+void relative_shift(Number type, const void* scores, const void* key_bias, void* out,
+                    const ShiftSize& size, Stream stream);
+
+// Back again: scores get grad_out[b,h,i,j] at their places and 0 elsewhere. Rows of grad_out, (B,
+// H, T), are `strides` elements apart.
+void relative_shift_back(Number type, const void* grad_out, const std::int64_t (&strides)[3],
+                         void* grad_scores, const ShiftSize& size, Stream stream);
+
+}  // namespace tutti::speech::cuda

@@ -1,0 +1,174 @@
+#include "tutti/speech/models/cuda_ops.h"
+
+#include "tutti/core/error.h"
+
+#ifdef TUTTI_WITH_CUDA_KERNELS
+#include <ATen/autocast_mode.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/torch.h>
+
+#include "tutti/speech/cuda/kernels.h"
+#include "tutti/trainer/torch_version.h"
+
+namespace tutti::speech {
+
+namespace {
+
+std::optional<cuda::Number> number_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat32:
+      return cuda::Number::kFloat;
+    case torch::kFloat16:
+      return cuda::Number::kHalf;
+    case torch::kBFloat16:
+      return cuda::Number::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+cuda::Number number_of(const torch::Tensor& x) { return number_type(x.scalar_type()).value(); }
+
+cuda::Stream stream_of(const torch::Tensor& x) {
+  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
+}
+
+torch::ScalarType result_type(const torch::Tensor& x) {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  if (at::autocast::is_autocast_enabled(at::kCUDA))
+    return at::autocast::get_autocast_dtype(at::kCUDA);
+#else
+  if (at::autocast::is_enabled()) return at::autocast::get_autocast_gpu_dtype();
+#endif
+  return x.scalar_type();
+}
+
+cuda::ConvSize conv_size(const torch::Tensor& x_BTC, const torch::Tensor& weight_KC) {
+  return {.batch = x_BTC.size(0),
+          .frames = x_BTC.size(1),
+          .channels = x_BTC.size(2),
+          .kernel = static_cast<int>(weight_KC.size(0))};
+}
+
+class CudaDepthwiseConv : public torch::autograd::Function<CudaDepthwiseConv> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& weight_C1K, const torch::Tensor& bias,
+                               std::int64_t out_type) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    const torch::Tensor input = x.contiguous();
+    const torch::Tensor weight_KC = weight_C1K.squeeze(1).t().to(torch::kFloat32).contiguous();
+    const torch::Tensor bias_C = bias.to(torch::kFloat32).contiguous();
+    torch::Tensor y = torch::empty(input.sizes(),
+                                   input.options().dtype(static_cast<torch::ScalarType>(out_type)));
+    cuda::depthwise_conv(number_of(input), input.data_ptr(), weight_KC.data_ptr<float>(),
+                         bias_C.data_ptr<float>(), /*flip=*/false, number_of(y), y.data_ptr(),
+                         conv_size(input, weight_KC), stream_of(input));
+    context->save_for_backward({input, weight_KC});
+    context->saved_data["weight_type"] = static_cast<std::int64_t>(weight_C1K.scalar_type());
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::Tensor &x = saved[0], &weight_KC = saved[1];
+    const c10::cuda::CUDAGuard guard(x.device());
+    const torch::Tensor g = gradients[0].contiguous();
+    const cuda::ConvSize size = conv_size(x, weight_KC);
+    torch::Tensor grad_x = torch::empty_like(x);
+    cuda::depthwise_conv(number_of(g), g.data_ptr(), weight_KC.data_ptr<float>(), nullptr,
+                         /*flip=*/true, number_of(grad_x), grad_x.data_ptr(), size, stream_of(x));
+    // One buffer for both, cleared at once.
+    torch::Tensor sums =
+        torch::zeros({weight_KC.size(0) + 1, weight_KC.size(1)}, weight_KC.options());
+    torch::Tensor grad_w = sums.narrow(0, 0, weight_KC.size(0)), grad_b = sums[weight_KC.size(0)];
+    cuda::depthwise_conv_weights(number_of(x), x.data_ptr(), number_of(g), g.data_ptr(),
+                                 grad_w.data_ptr<float>(), grad_b.data_ptr<float>(), size,
+                                 stream_of(x));
+    const auto type = static_cast<torch::ScalarType>(context->saved_data["weight_type"].toInt());
+    return {grad_x, grad_w.t().unsqueeze(1).to(type), grad_b.to(type), torch::Tensor()};
+  }
+};
+
+class CudaRelativeShift : public torch::autograd::Function<CudaRelativeShift> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& scores_HBTN,
+                               const std::optional<torch::Tensor>& key_bias) {
+    const c10::cuda::CUDAGuard guard(scores_HBTN.device());
+    const torch::Tensor scores = scores_HBTN.contiguous();
+    cuda::ShiftSize size{.batch = scores.size(1),
+                         .heads = scores.size(0),
+                         .frames = scores.size(2),
+                         .columns = scores.size(3)};
+    size.out_row = (size.frames + 7) / 8 * 8;
+    torch::Tensor out = torch::empty_strided(
+        {size.batch, size.heads, size.frames, size.frames},
+        {size.heads * size.frames * size.out_row, size.frames * size.out_row, size.out_row, 1},
+        scores.options());
+    const torch::Tensor bias =
+        key_bias ? key_bias->to(scores.scalar_type()).contiguous() : torch::Tensor();
+    cuda::relative_shift(number_of(scores), scores.data_ptr(),
+                         bias.defined() ? bias.data_ptr() : nullptr, out.data_ptr(), size,
+                         stream_of(scores));
+    context->saved_data["columns"] = size.columns;
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    torch::Tensor g = gradients[0];
+    if (g.stride(3) != 1) g = g.contiguous();
+    const c10::cuda::CUDAGuard guard(g.device());
+    const cuda::ShiftSize size{.batch = g.size(0),
+                               .heads = g.size(1),
+                               .frames = g.size(2),
+                               .columns = context->saved_data["columns"].toInt()};
+    torch::Tensor grad =
+        torch::empty({size.heads, size.batch, size.frames, size.columns}, g.options());
+    cuda::relative_shift_back(number_of(g), g.data_ptr(), {g.stride(0), g.stride(1), g.stride(2)},
+                              grad.data_ptr(), size, stream_of(g));
+    return {grad, torch::Tensor()};
+  }
+};
+
+}  // namespace
+
+bool has_cuda_ops(const torch::Tensor& x) {
+  return x.is_cuda() && number_type(x.scalar_type()) &&
+         !at::globalContext().deterministicAlgorithms();
+}
+
+torch::Tensor cuda_depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
+                                  const torch::Tensor& bias_C) {
+  return CudaDepthwiseConv::apply(x_BTC, weight_C1K, bias_C,
+                                  static_cast<std::int64_t>(result_type(x_BTC)));
+}
+
+torch::Tensor cuda_relative_shift(const torch::Tensor& scores_HBTN, const torch::Tensor& key_bias) {
+  // Autograd's functions take no undefined tensors.
+  const auto given = key_bias.defined() ? std::make_optional(key_bias) : std::nullopt;
+  return CudaRelativeShift::apply(scores_HBTN, given);
+}
+
+}  // namespace tutti::speech
+
+#else
+
+namespace tutti::speech {
+
+bool has_cuda_ops(const torch::Tensor&) { return false; }
+
+torch::Tensor cuda_depthwise_conv(const torch::Tensor&, const torch::Tensor&,
+                                  const torch::Tensor&) {
+  throw InternalError("this build has no GPU kernels");
+}
+
+torch::Tensor cuda_relative_shift(const torch::Tensor&, const torch::Tensor&) {
+  throw InternalError("this build has no GPU kernels");
+}
+
+}  // namespace tutti::speech
+#endif
