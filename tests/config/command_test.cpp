@@ -51,9 +51,8 @@ TEST(ConfigCommand, ReportsAllMistakesInOrder) {
     if (found != std::string::npos) at = found;
   }
   const auto first = result.err.find("total_shards: got");
-  EXPECT_EQ(result.err.find("total_shards: got", first + 1), std::string::npos)
-      << "told twice:\n"
-      << result.err;
+  EXPECT_EQ(result.err.find("total_shards: got", first + 1), std::string::npos) << "told twice:\n"
+                                                                                << result.err;
 }
 
 TEST(ConfigCommand, OptionsABackendDoesNotKnow) {

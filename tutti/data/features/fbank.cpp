@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
+#include "tutti/core/vector_clones.h"
 
 namespace tutti::data {
 namespace {
@@ -99,6 +100,33 @@ std::int64_t Fbank::num_frames(std::size_t num_samples) const noexcept {
   return 1 + static_cast<std::int64_t>(num_samples) / settings_.hop_length;
 }
 
+namespace {
+
+// The power spectra (n_fft / 2 + 1 bins, 2 x kLanes) of pairs of real signals that were transformed
+// as one.
+TUTTI_VECTOR_CLONES void to_power(std::size_t n_fft, const double* re, const double* im,
+                                  double* power) {
+  constexpr std::size_t kLanes = Fft::kLanes;
+  for (std::size_t k = 0; k <= n_fft / 2; ++k) {
+    const std::size_t m = (n_fft - k) % n_fft;
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const double xr = re[k * kLanes + l], yr = re[m * kLanes + l];
+      const double xi = im[k * kLanes + l], yi = im[m * kLanes + l];
+      power[k * 2 * kLanes + l] = 0.25 * ((xr + yr) * (xr + yr) + (xi - yi) * (xi - yi));
+      power[k * 2 * kLanes + kLanes + l] = 0.25 * ((xi + yi) * (xi + yi) + (yr - xr) * (yr - xr));
+    }
+  }
+}
+
+TUTTI_VECTOR_CLONES void add_weighted(const std::vector<float>& weights, const double* rows,
+                                      double* sum) {
+  constexpr std::size_t kLanes = 2 * Fft::kLanes;
+  for (std::size_t j = 0; j < weights.size(); ++j)
+    for (std::size_t l = 0; l < kLanes; ++l) sum[l] += weights[j] * rows[j * kLanes + l];
+}
+
+}  // namespace
+
 Array Fbank::compute(std::span<const float> speech) const {
   constexpr std::size_t kLanes = Fft::kLanes;
   const auto n_fft = static_cast<std::size_t>(settings_.n_fft);
@@ -132,23 +160,11 @@ Array Fbank::compute(std::span<const float> speech) const {
       }
     }
     fft_.transform(re.data(), im.data());
-    for (std::size_t k = 0; k <= half; ++k) {
-      const std::size_t m = (n_fft - k) % n_fft;
-      for (std::size_t l = 0; l < kLanes; ++l) {
-        const double xr = re[k * kLanes + l], yr = re[m * kLanes + l];
-        const double xi = im[k * kLanes + l], yi = im[m * kLanes + l];
-        power[k * 2 * kLanes + l] = 0.25 * ((xr + yr) * (xr + yr) + (xi - yi) * (xi - yi));
-        power[k * 2 * kLanes + kLanes + l] = 0.25 * ((xi + yi) * (xi + yi) + (yr - xr) * (yr - xr));
-      }
-    }
+    to_power(n_fft, re.data(), im.data(), power.data());
     for (std::size_t band = 0; band < bands; ++band) {
       double sum[2 * kLanes] = {};
       const Filter& filter = filters_[band];
-      for (std::size_t j = 0; j < filter.weights.size(); ++j) {
-        const double weight = filter.weights[j];
-        const double* row = power.data() + (filter.first + j) * 2 * kLanes;
-        for (std::size_t l = 0; l < 2 * kLanes; ++l) sum[l] += weight * row[l];
-      }
+      add_weighted(filter.weights, power.data() + filter.first * 2 * kLanes, sum);
       for (std::size_t l = 0; l < kLanes; ++l)
         for (std::size_t which = 0; which < 2; ++which) {
           const std::size_t frame = first + 2 * l + which;

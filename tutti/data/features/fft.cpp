@@ -4,6 +4,8 @@
 #include <numbers>
 #include <utility>
 
+#include "tutti/core/vector_clones.h"
+
 namespace tutti::data {
 
 Fft::Fft(std::size_t size) : size_(size), reversed_(size, 0), cos_(size / 2), sin_(size / 2) {
@@ -16,26 +18,58 @@ Fft::Fft(std::size_t size) : size_(size), reversed_(size, 0), cos_(size / 2), si
   }
 }
 
+namespace {
+
+struct Tables {
+  std::size_t size;
+  const std::size_t* reversed;
+  const double *cos, *sin;
+};
+
 template <std::size_t kWidth>
-void Fft::run(double* real, double* imag) const noexcept {
-  for (std::size_t i = 0; i < size_; ++i) {
-    const std::size_t j = reversed_[i];
+[[gnu::always_inline]] inline void run(const Tables& t, double* real, double* imag) noexcept {
+  for (std::size_t i = 0; i < t.size; ++i) {
+    const std::size_t j = t.reversed[i];
     if (i >= j) continue;
     for (std::size_t l = 0; l < kWidth; ++l) {
       std::swap(real[i * kWidth + l], real[j * kWidth + l]);
       std::swap(imag[i * kWidth + l], imag[j * kWidth + l]);
     }
   }
-  for (std::size_t half = 1; half < size_; half *= 2) {
-    const std::size_t stride = size_ / (2 * half);
-    for (std::size_t begin = 0; begin < size_; begin += 2 * half) {
+  std::size_t half = 1;
+  if (t.size >= 4) {  // the first two rounds at once: their factors are 1 and -i
+    for (std::size_t begin = 0; begin < t.size; begin += 4) {
+      double* __restrict re = real + begin * kWidth;
+      double* __restrict im = imag + begin * kWidth;
+      for (std::size_t l = 0; l < kWidth; ++l) {
+        const double sum_re = re[l] + re[kWidth + l], sum_im = im[l] + im[kWidth + l];
+        const double dif_re = re[l] - re[kWidth + l], dif_im = im[l] - im[kWidth + l];
+        const double odd_re = re[2 * kWidth + l] + re[3 * kWidth + l];
+        const double odd_im = im[2 * kWidth + l] + im[3 * kWidth + l];
+        const double turn_re = im[2 * kWidth + l] - im[3 * kWidth + l];
+        const double turn_im = re[3 * kWidth + l] - re[2 * kWidth + l];
+        re[l] = sum_re + odd_re;
+        im[l] = sum_im + odd_im;
+        re[kWidth + l] = dif_re + turn_re;
+        im[kWidth + l] = dif_im + turn_im;
+        re[2 * kWidth + l] = sum_re - odd_re;
+        im[2 * kWidth + l] = sum_im - odd_im;
+        re[3 * kWidth + l] = dif_re - turn_re;
+        im[3 * kWidth + l] = dif_im - turn_im;
+      }
+    }
+    half = 4;
+  }
+  for (; half < t.size; half *= 2) {
+    const std::size_t stride = t.size / (2 * half);
+    for (std::size_t begin = 0; begin < t.size; begin += 2 * half) {
       double* __restrict low_re = real + begin * kWidth;
       double* __restrict low_im = imag + begin * kWidth;
       double* __restrict high_re = real + (begin + half) * kWidth;
       double* __restrict high_im = imag + (begin + half) * kWidth;
       for (std::size_t k = 0; k < half; ++k) {
-        const double c = cos_[k * stride];
-        const double s = sin_[k * stride];
+        const double c = t.cos[k * stride];
+        const double s = t.sin[k * stride];
         for (std::size_t l = 0; l < kWidth; ++l) {
           const std::size_t at = k * kWidth + l;
           const double re = c * high_re[at] - s * high_im[at];
@@ -50,8 +84,18 @@ void Fft::run(double* real, double* imag) const noexcept {
   }
 }
 
-void Fft::transform(double* real, double* imag) const noexcept { run<kLanes>(real, imag); }
-void Fft::transform_one(double* real, double* imag) const noexcept { run<1>(real, imag); }
+TUTTI_VECTOR_CLONES void run_lanes(const Tables& tables, double* real, double* imag) noexcept {
+  run<Fft::kLanes>(tables, real, imag);
+}
+
+}  // namespace
+
+void Fft::transform(double* real, double* imag) const noexcept {
+  run_lanes({size_, reversed_.data(), cos_.data(), sin_.data()}, real, imag);
+}
+void Fft::transform_one(double* real, double* imag) const noexcept {
+  run<1>({size_, reversed_.data(), cos_.data(), sin_.data()}, real, imag);
+}
 
 std::vector<float> convolve(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.empty() || b.empty()) return {};

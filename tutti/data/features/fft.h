@@ -22,8 +22,6 @@ class Fft {
   void transform_one(double* real, double* imag) const noexcept;
 
  private:
-  template <std::size_t kWidth>
-  void run(double* real, double* imag) const noexcept;
   std::size_t size_;
   std::vector<std::size_t> reversed_;  // bit-reversed positions
   std::vector<double> cos_, sin_;      // of -2 pi k / size, k < size / 2

@@ -8,16 +8,9 @@
 
 #include <algorithm>
 
+#include "tutti/core/vector_clones.h"
 #include "tutti/speech/models/cuda_ops.h"
 #include "tutti/speech/models/modules.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define TUTTI_VECTOR_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TUTTI_VECTOR_CLONES
-#endif
 
 namespace tutti::speech {
 

@@ -9,15 +9,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "tutti/core/vector_clones.h"
 #include "tutti/speech/models/modules.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define TUTTI_VECTOR_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TUTTI_VECTOR_CLONES
-#endif
 
 namespace tutti::speech {
 
