@@ -178,9 +178,21 @@ TEST_F(MapTest, AFolderThatCannotBeMadeIsAnIoError) {
   EXPECT_THAT(r.err, HasSubstr("/proc/tutti-cannot-be-here"));
 }
 
-TEST_F(MapTest, LargeResultsGoThroughFiles) {
-  ASSERT_EQ(map("2", {"sh", "-c", "head -c 8388608 /dev/zero | tr '\\0' x"}).exit_code, 0);
-  EXPECT_GT(fs::file_size(out_ / "results.jsonl"), 2U * 8388608);
+TEST_F(MapTest, AResultOfAGibibyteGoesThroughAFile) {
+  ASSERT_EQ(map("1", {"sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x"}).exit_code, 0);
+  EXPECT_GT(fs::file_size(out_ / "results.jsonl"), 1073741824U);
+}
+
+TEST_F(MapTest, EveryGpuWorkerSeesItsOwnDeviceFirst) {
+  const std::string gpus =
+      "env: local_gpu\noptions: {CUDA_VISIBLE_DEVICES: [GPU-a, MIG-b]}\nn_workers: ";
+  const std::vector<std::string> show = {"sh", "-c", "sleep 0.05; echo $CUDA_VISIBLE_DEVICES"};
+  ASSERT_EQ(map("20", show, gpus + "2").exit_code, 0);
+  EXPECT_THAT(results(), HasSubstr("\"GPU-a,MIG-b\""));
+  EXPECT_THAT(results(), HasSubstr("\"MIG-b,GPU-a\""));
+  const auto too_many = map("20", show, gpus + "3");
+  EXPECT_EQ(too_many.exit_code, 2);
+  EXPECT_THAT(too_many.err, HasSubstr("visible GPUs"));
 }
 
 TEST_F(MapTest, ConfigMistakesAreReportedBeforeAnythingStarts) {
