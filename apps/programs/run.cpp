@@ -17,12 +17,25 @@ using namespace tutti;
 std::string stage_table() {
   std::string text = "stages:\n";
   for (const auto& stage : systems::all_stages())
-    text += fmt::format("  {} {:<18}{}\n", stage.number, stage.name, stage.summary);
+    text += fmt::format("  {:2} {:<18}{}\n", stage.number, stage.name, stage.summary);
   return text;
+}
+
+// The config files among the arguments, found before parsing: plugins they name add stages that
+// `--help` shows and `--stages` may name.
+std::vector<std::filesystem::path> config_files(int argc, char** argv) {
+  std::vector<std::filesystem::path> files;
+  for (int i = 1; i < argc; ++i) {
+    const std::filesystem::path word = argv[i];
+    const bool is_yaml = word.extension() == ".yaml" || word.extension() == ".yml";
+    if (is_yaml && std::filesystem::is_regular_file(word)) files.push_back(word);
+  }
+  return files;
 }
 
 // `name` is "run" or a stage's name: "tutti train" reaches this program as argv[0] "tutti train".
 int run_program(const std::string& name, int argc, char** argv) {
+  const systems::Extensions extensions = systems::load_extensions(config_files(argc, argv));
   CLI::App app{name == "run" ? "Run stages of a recipe" : "Run the stage " + name, "tutti " + name};
   app.footer(name == "run" ? stage_table()
                            : "Overrides look like trainer.max_epochs=5, +seed=7 or ~init.");
@@ -78,7 +91,7 @@ int run_program(const std::string& name, int argc, char** argv) {
     throw ConfigError("no stage given", "use --stages NAME... or --stage N --stop_stage M");
   systems::assign_config(selected, files, request);
 
-  systems::StageContext context = systems::load_context(request);
+  systems::StageContext context = systems::load_context(request, extensions);
   context.command = {"tutti", name};
   context.command.insert(context.command.end(), argv + 1, argv + argc);
   systems::run_stages(selected, context, dry_run);

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/systems/builders/numbers.h"
+#include "tutti/systems/dataset_builder.h"
 
 namespace tutti::systems {
 namespace {
@@ -54,19 +56,67 @@ TEST(Context, TheExperimentFlowsFromTrainingToInferenceToMetrics) {
 TEST(Context, AnOverrideGoesToTheConfigsThatHaveItsKey) {
   TempFolder folder;
   write_file_atomic(folder.path() / "t.yaml", "trainer: {devices: 1}\nparallel: {n_workers: 1}\n");
-  write_file_atomic(folder.path() / "i.yaml", "beam: 1\nparallel: {n_workers: 1}\n");
+  write_file_atomic(folder.path() / "i.yaml", "batch_size: 1\nparallel: {n_workers: 1}\n");
   const StageContext context =
       load_context({.training = {folder.path() / "t.yaml"},
                     .inference = {folder.path() / "i.yaml"},
-                    .overrides = {"trainer.devices=4", "beam=5", "parallel.n_workers=3"}});
+                    .overrides = {"trainer.devices=4", "batch_size=5", "parallel.n_workers=3"}});
   EXPECT_EQ(context.training["trainer"]["devices"].as<int>(), 4);
   EXPECT_FALSE(context.inference["trainer"].defined());
-  EXPECT_EQ(context.inference["beam"].as<int>(), 5);
+  EXPECT_EQ(context.inference["batch_size"].as<int>(), 5);
   EXPECT_EQ(context.training["parallel"]["n_workers"].as<int>(), 3);
   EXPECT_EQ(context.inference["parallel"]["n_workers"].as<int>(), 3);
   EXPECT_THROW(
       load_context({.training = {folder.path() / "t.yaml"}, .overrides = {"trainer.device=4"}}),
       ConfigError);
+}
+
+TEST(Context, EveryProblemOfEveryFileIsReportedBeforeAnythingRuns) {
+  TempFolder folder;
+  write_file_atomic(folder.path() / "t.yaml", "trainer: {max_epoch: 1}\n");
+  write_file_atomic(folder.path() / "i.yaml", "beam_size: 1\n");
+  try {
+    load_context({.training = {folder.path() / "t.yaml"}, .inference = {folder.path() / "i.yaml"}});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("did you mean 'max_epochs'"));
+    EXPECT_THAT(e.what(), HasSubstr("beam_size: unknown key"));
+  }
+}
+
+TEST(Context, WithoutATrainingConfigTheExperimentMustBeNamed) {
+  TempFolder folder;
+  write_file_atomic(folder.path() / "i.yaml", "batch_size: 2\n");
+  EXPECT_THROW(load_context({.inference = {folder.path() / "i.yaml"}}), ConfigError);
+  write_file_atomic(folder.path() / "i.yaml", "exp_tag: big\n");
+  EXPECT_NO_THROW(load_context({.inference = {folder.path() / "i.yaml"}}));
+}
+
+TEST(Context, FilesSayOnlyWhatDiffersFromTheTemplate) {
+  TempFolder folder;
+  write_file_atomic(
+      folder.path() / "t.yaml",
+      "optimizer: {lr: 0.005}\nscheduler: {_target_: espnet2.schedulers.noam_lr.NoamLR, "
+      "model_size: 256}\n");
+  const StageContext context = load_context({.training = {folder.path() / "t.yaml"}});
+  EXPECT_EQ(context.training["optimizer"]["_target_"].raw(), "torch.optim.Adam");
+  EXPECT_EQ(context.training["optimizer"]["lr"].as<double>(), 0.005);
+  EXPECT_FALSE(context.training["scheduler"]["warmup_steps"].defined());
+  EXPECT_EQ(context.training["trainer"]["max_epochs"].as<int>(), 100);
+  EXPECT_EQ(context.folder("data_dir"), std::filesystem::current_path() / "data");
+}
+
+TEST(DataSource, IsNamedByTheEntryOrByTheRecipesFolder) {
+  const auto config = config::parse_yaml(
+      "recipe_dir: /x/egs3/mini_an4/asr\n"
+      "entries:\n"
+      "  - {data_src_args: {split: train}}\n"
+      "  - {data_src: fsdd/asr}\n"
+      "  - {data_src_args: {manifest: a.jsonl}}\n",
+      "t");
+  EXPECT_EQ(data_source_of(config, config["entries"][0]), "mini_an4");
+  EXPECT_EQ(data_source_of(config, config["entries"][1]), "fsdd/asr");
+  EXPECT_EQ(data_source_of(config, config["entries"][2]), "");
 }
 
 TEST(Context, AStageWithoutItsConfigSaysWhichFlagIsMissing) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/config/rules.h"
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
@@ -377,15 +379,19 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
 Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, FileChecker& checker,
                   Problems& problems) {
   LoadOptions with_plugins = options;
-  const Node merged = load_merged(options, problems);
+  with_plugins.overrides.clear();  // they may name keys that only the defaults have
+  Node merged = load_merged(with_plugins, problems);
+  if (!kind) kind = detect_kind(options.files, merged);
+  if (kind) merged = with_recipe_defaults(*kind, merged);
+  for (const std::string& text : options.overrides)
+    merged = Node(apply_override(merged.value(), text, problems));
   PluginHost host(checker.catalogue(), with_plugins.resolvers);
   load_plugins(merged["plugins"], host, problems);
   const std::string self_name = !options.self_name.empty() || options.files.empty()
                                     ? options.self_name
                                     : options.files[0].stem().string();
   const Node root = resolve(merged, with_plugins.resolvers, self_name, problems);
-  checker.check(kind ? kind : detect_kind(options.files, root), root, referenced_keys(merged),
-                problems);
+  checker.check(kind, root, referenced_keys(merged), problems);
   return root;
 }
 

@@ -134,6 +134,13 @@ void Preprocessor::operator()(Sample& sample, std::uint64_t epoch) const {
       const double snr_db = random.uniform(settings_.noise_db_low, settings_.noise_db_high);
       add_noise(speech, noise, noise.empty() ? 0 : random.below(noise.size()), snr_db);
     }
+    if (Random random = stream("effects");
+        !settings_.effects.empty() && random.uniform() < settings_.effects_prob) {
+      const std::size_t count =
+          settings_.min_effects + random.below(settings_.max_effects - settings_.min_effects + 1);
+      for (const Effect& effect : draw_effects(settings_.effects, count, random))
+        speech = apply_effect(effect, std::move(speech), sample.sample_rate);
+    }
     if (settings_.volume_db_low != 0 || settings_.volume_db_high != 0)
       scale(speech, std::pow(10.0, stream("volume").uniform(settings_.volume_db_low,
                                                             settings_.volume_db_high) /

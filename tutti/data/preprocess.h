@@ -1,5 +1,5 @@
 // What happens to an utterance between reading and batching, in this order: speed perturbation,
-// reverberation, noise, volume, then tokenising.
+// reverberation, noise, effects, volume, then tokenising.
 //
 //   Preprocessor prep({.speed_factors = {0.9, 1.0, 1.1}, .noise_prob = 0.5, .noise_db_low = 5,
 //   .noise_db_high = 20},
@@ -19,6 +19,7 @@
 
 #include "tutti/config/schema.h"
 #include "tutti/data/dataset.h"
+#include "tutti/data/features/effects.h"
 
 namespace tutti::data {
 
@@ -39,6 +40,12 @@ struct PreprocessSettings {
       0;  // peak to scale to; 0: off; also in evaluation, as it is no augmentation
   std::int64_t min_samples = 0;  // shorter ones are bad utterances; 0: no limit
   std::int64_t max_samples = 0;
+  // ESPnet's data_aug_effects, _num and _prob; set by whoever reads that list (parse_effects), not
+  // by the schema.
+  std::vector<EffectGroup> effects;
+  std::size_t min_effects = 1;
+  std::size_t max_effects = 1;
+  double effects_prob = 0;
 };
 config::Schema<PreprocessSettings> preprocess_schema();
 

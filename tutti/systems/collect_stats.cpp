@@ -25,8 +25,9 @@ data::FbankSettings frontend_of(const config::Node& training) {
     throw ConfigError(fmt::format("{}: model.frontend: got '{}', expected default",
                                   name.mark().describe(), name.raw()));
   config::Problems problems;
-  const auto settings = data::fbank_schema().parse(training["model"]["frontend_conf"], problems);
+  auto settings = data::fbank_schema().parse(training["model"]["frontend_conf"], problems);
   problems.throw_if_any();
+  settings.fs = sample_rate_of(training);
   return settings;
 }
 

@@ -1,27 +1,24 @@
 // Loading the configs of a run and letting the experiment's names flow between them.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "tutti/config/load.h"
 #include "tutti/config/merge.h"
+#include "tutti/config/plugin.h"
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/data/batching/settings.h"
+#include "tutti/parallel/backend.h"
+#include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
+#include "tutti/systems/training_model.h"
 
 namespace tutti::systems {
 namespace {
 
 using config::Node;
-
-// Laid under every file, so that recipes need to say only what differs.
-constexpr const char* kDefaults = R"(
-recipe_dir: .
-data_dir: ${recipe_dir}/data
-exp_tag: ${self_name:}
-exp_dir: ${recipe_dir}/exp/${exp_tag}
-)";
-constexpr const char* kTrainingDefaults =
-    "stats_dir: ${recipe_dir}/exp/stats\nnum_device: 1\nnum_nodes: 1\n";
-constexpr const char* kInferenceDefaults = "inference_dir: ${exp_dir}/${self_name:}\n";
 
 Node set(const Node& root, const std::string& key, const Node& value) {
   auto copy = std::make_shared<config::Value>(*root.value());
@@ -35,19 +32,31 @@ Node set(const Node& root, const std::string& key, const Node& value) {
 }
 
 struct Loaded {
+  config::FileKind kind = config::FileKind::kTraining;
   Node merged;
-  config::LoadOptions options;
+  std::string self_name;
 };
 
-Loaded load_one(const std::vector<std::filesystem::path>& files, const std::string& defaults,
+// Workers and ranks may start in another folder, so a relative recipe_dir is taken from ours.
+Node with_absolute_recipe(const Node& merged) {
+  const Node recipe = merged["recipe_dir"];
+  if (!recipe.is_scalar() || recipe.raw().find("${") != std::string::npos) return merged;
+  const std::filesystem::path path = recipe.raw();
+  if (path.is_absolute()) return merged;
+  auto value = std::make_shared<config::Value>(*recipe.value());
+  value->text = std::filesystem::absolute(path).lexically_normal().string();
+  if (value->text.size() > 1 && value->text.back() == '/') value->text.pop_back();
+  return set(merged, "recipe_dir", Node(value));
+}
+
+Loaded load_one(config::FileKind kind, const std::vector<std::filesystem::path>& files,
                 config::Problems& problems) {
   Loaded loaded;
+  loaded.kind = kind;
   if (files.empty()) return loaded;
-  loaded.options = {.files = files};
-  loaded.options.self_name = files[0].stem().string();
-  const Node user = config::load_merged(loaded.options, problems);
-  const Node base = config::parse_yaml(kDefaults + defaults, "defaults");
-  loaded.merged = Node(config::merge(base.value(), user.value()));
+  loaded.self_name = files[0].stem().string();
+  loaded.merged =
+      config::with_recipe_defaults(kind, config::load_merged({.files = files}, problems));
   return loaded;
 }
 
@@ -73,53 +82,114 @@ void apply_overrides(const std::vector<std::string>& overrides, const std::vecto
   }
 }
 
-Node finish(const Loaded& loaded, config::Problems& problems) {
+Node finish(const Loaded& loaded, const Extensions& extensions, config::Problems& problems) {
   if (!loaded.merged.defined()) return {};
-  return config::resolve(loaded.merged, loaded.options.resolvers, loaded.options.self_name,
-                         problems);
+  return config::resolve(loaded.merged, extensions.resolvers, loaded.self_name, problems);
+}
+
+// Every key of every file, before anything is built, downloaded or submitted.
+void check(const Loaded& loaded, const Node& resolved, const Extensions& extensions,
+           config::Problems& problems) {
+  if (resolved.defined())
+    extensions.checker.check(loaded.kind, resolved, config::referenced_keys(loaded.merged),
+                             problems);
+}
+
+// Without a training config nobody else says which experiment is meant.
+void require_experiment(const Loaded& loaded, config::Problems& problems) {
+  const Node& merged = loaded.merged;
+  if (!merged.defined() || !config::is_recipe_default(merged["exp_tag"]) ||
+      !config::is_recipe_default(merged["exp_dir"]))
+    return;
+  if (merged["inference_dir"].defined() && !config::is_recipe_default(merged["inference_dir"]))
+    return;
+  problems.add(merged["exp_tag"],
+               fmt::format("the {} config does not say which experiment is meant",
+                           config::kind_name(loaded.kind)),
+               "give --training_config as well, or add exp_tag or exp_dir");
 }
 
 // Copies `key` of a resolved config into one that comes later; says so when that changes what the
 // file says.
-void inherit(const Node& from, std::string_view key, std::string_view file_kind, Loaded& to) {
+void inherit(const Node& from, std::string_view key, const Extensions& extensions, Loaded& to) {
   if (!from.defined() || !to.merged.defined() || from[key].is_null()) return;
   const Node current = to.merged[key];
-  const bool written_by_user =
-      current.defined() && current.mark().file && *current.mark().file != "defaults";
+  const bool written_by_user = !current.is_null() && !config::is_recipe_default(current);
   config::Problems ignored;  // the same ones are reported when the whole file is resolved
-  const Node own = finish(to, ignored)[key];
+  const Node own = finish(to, extensions, ignored)[key];
   if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
-    log::warning("{}: {} is '{}' there; the training config's '{}' is used", file_kind, key,
-                 own.raw(), from[key].raw());
+    log::warning("{} config: {} is '{}' there; the training config's '{}' is used",
+                 config::kind_name(to.kind), key, own.raw(), from[key].raw());
   to.merged = set(to.merged, std::string(key), from[key]);
 }
 
 }  // namespace
 
-StageContext load_context(const ContextRequest& request) {
+Extensions::Extensions() {
+  checker.block("parallel", [](const Node& block, config::Problems& problems) {
+    parallel::parse_parallel(block, problems);
+  });
+  checker.block("dataloader", [](const Node& block, config::Problems& problems) {
+    data::check_dataloader_block(block, {}, problems);
+  });
+}
+
+Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
+  Extensions extensions;
+  config::PluginHost host(extensions.checker.catalogue(), extensions.resolvers);
+  host.offer("stages", stage_registry());
+  host.offer("dataset builders", dataset_builder_registry());
+  host.offer("models", model_registry());
+  std::set<std::string> loaded;
   config::Problems problems;
-  Loaded training = load_one(request.training, kTrainingDefaults, problems);
-  Loaded inference = load_one(request.inference, kInferenceDefaults, problems);
-  Loaded metrics = load_one(request.metrics, kInferenceDefaults, problems);
-  Loaded demo = load_one(request.demo, kInferenceDefaults, problems);
+  for (const auto& file : files) {
+    config::Problems unread;  // reported, with everything else, when the file is loaded to be used
+    const Node plugins = config::load_merged({.files = {file}}, unread)["plugins"];
+    for (const Node& plugin : plugins.elements())
+      if (!plugin.is_scalar() || loaded.insert(plugin.raw()).second)
+        config::load_plugins(config::Node(std::make_shared<config::Value>(config::Value{
+                                 .kind = config::Kind::kList, .list = {plugin.value()}})),
+                             host, problems);
+  }
+  problems.throw_if_any();
+  return extensions;
+}
+
+StageContext load_context(const ContextRequest& request, const Extensions& extensions) {
+  using config::FileKind;
+  config::Problems problems;
+  Loaded training = load_one(FileKind::kTraining, request.training, problems);
+  Loaded inference = load_one(FileKind::kInference, request.inference, problems);
+  Loaded metrics = load_one(FileKind::kMetrics, request.metrics, problems);
+  Loaded demo = load_one(FileKind::kDemo, request.demo, problems);
   apply_overrides(request.overrides, {&training, &inference, &metrics, &demo}, problems);
   problems.throw_if_any();
+  for (Loaded* loaded : {&training, &inference, &metrics, &demo})
+    if (loaded->merged.defined()) loaded->merged = with_absolute_recipe(loaded->merged);
 
   StageContext context;
   context.request = request;
-  context.training = finish(training, problems);
-  for (const char* key : {"exp_tag", "exp_dir", "data_dir"}) {
-    inherit(context.training, key, "inference config", inference);
-    inherit(context.training, key, "metrics config", metrics);
-    inherit(context.training, key, "demo config", demo);
+  context.training = finish(training, extensions, problems);
+  for (Loaded* later : {&inference, &metrics, &demo})
+    for (const char* key : {"exp_tag", "exp_dir"})
+      inherit(context.training, key, extensions, *later);
+  inherit(context.training, "data_dir", extensions, inference);
+  context.inference = finish(inference, extensions, problems);
+  for (Loaded* later : {&metrics, &demo})
+    for (const char* key : {"exp_tag", "exp_dir"})
+      inherit(context.inference, key, extensions, *later);
+  inherit(context.inference, "inference_dir", extensions, metrics);
+  context.metrics = finish(metrics, extensions, problems);
+  context.demo = finish(demo, extensions, problems);
+  if (!context.training.defined()) {
+    require_experiment(inference, problems);
+    if (!context.inference.defined()) require_experiment(metrics, problems);
   }
-  context.inference = finish(inference, problems);
-  for (const char* key : {"exp_tag", "exp_dir", "data_dir", "inference_dir"}) {
-    inherit(context.inference, key, "metrics config", metrics);
-    inherit(context.inference, key, "demo config", demo);
-  }
-  context.metrics = finish(metrics, problems);
-  context.demo = finish(demo, problems);
+  check(training, context.training, extensions, problems);
+  check(inference, context.inference, extensions, problems);
+  check(metrics, context.metrics, extensions, problems);
+  check(demo, context.demo, extensions, problems);
+  for (const auto& warning : problems.sorted_warnings()) log::warning("{}", warning.describe());
   problems.throw_if_any();
   return context;
 }

@@ -27,6 +27,10 @@ struct NamedManifest {
 std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split,
                                             const std::filesystem::path& data_dir);
 
+// What the model wants, in Hz: model.frontend_conf.fs, or model.sample_rate of a model that has no
+// frontend of ours; 16000 where neither is given.
+int sample_rate_of(const config::Node& training);
+
 // All entries of a split as one dataset, at the frontend's sample rate.
 std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std::string_view split,
                                                  const std::filesystem::path& data_dir,

@@ -13,11 +13,13 @@ void create_dataset(const StageContext& context) {
   std::set<std::string> sources;
   for (const char* split : {"train", "valid", "test"})
     for (const auto& entry : context.training["dataset"][split].elements())
-      if (!entry["data_src"].is_null()) sources.insert(entry["data_src"].as<std::string>());
+      if (const std::string source = data_source_of(context.training, entry); !source.empty())
+        sources.insert(source);
   for (const auto& source : sources) {
     log::info("building {} in {}", source, data_dir.string());
-    make_dataset_builder(source)->build(
-        {.data_dir = data_dir, .options = context.training["create_dataset"]});
+    make_dataset_builder(source)->build({.recipe_dir = context.folder("recipe_dir"),
+                                         .data_dir = data_dir,
+                                         .options = context.training["create_dataset"]});
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -15,36 +14,44 @@
 #include "tutti/core/text.h"
 
 namespace tutti::systems {
-namespace {
 
-struct Entry {
-  std::string_view name;
-  std::unique_ptr<DatasetBuilder> (*make)();
-};
-constexpr std::array<Entry, 3> kBuilders = {{
-    {"digits", make_digits_builder},
-    {"fsdd", make_fsdd_builder},
-    {"mini_an4", make_mini_an4_builder},
-}};
-
-}  // namespace
+DatasetBuilderRegistry& dataset_builder_registry() {
+  static DatasetBuilderRegistry builders = {
+      {"digits", make_digits_builder},
+      {"fsdd", make_fsdd_builder},
+      {"mini_an4", make_mini_an4_builder},
+  };
+  return builders;
+}
 
 std::vector<std::string> dataset_builder_names() {
   std::vector<std::string> names;
-  for (const auto& entry : kBuilders) names.emplace_back(entry.name);
+  for (const auto& [name, make] : dataset_builder_registry()) names.push_back(name);
   return names;
 }
 
 std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src) {
   const std::string_view name = data_src.substr(0, data_src.find('/'));
-  for (const auto& entry : kBuilders)
-    if (entry.name == name) return entry.make();
+  const auto found = dataset_builder_registry().find(name);
+  if (found != dataset_builder_registry().end()) return found->second();
   const auto names = dataset_builder_names();
   const std::string guess = closest_match(name, names);
   throw ConfigError(
       fmt::format("data_src: got '{}', expected one of {}", data_src, join(names, ", ")),
       guess.empty() ? "name a manifest in data_src_args instead"
                     : fmt::format("did you mean '{}'?", guess));
+}
+
+std::string data_source_of(const config::Node& config, const config::Node& entry) {
+  if (!entry["data_src"].is_null()) return entry["data_src"].as<std::string>();
+  const config::Node args = entry["data_src_args"];
+  if (!args["manifest"].is_null() || !args["wav_scp"].is_null()) return {};
+  const config::Node recipe_dir = config["recipe_dir"];
+  if (!recipe_dir.is_scalar()) return {};
+  std::string source;
+  for (const auto& part : std::filesystem::absolute(recipe_dir.raw()).lexically_normal())
+    if (dataset_builder_registry().count(part.string()) > 0) source = part.string();
+  return source;
 }
 
 std::filesystem::path manifest_path(const std::filesystem::path& data_dir, std::string_view split) {

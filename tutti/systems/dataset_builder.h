@@ -11,6 +11,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 namespace tutti::systems {
 
 struct BuildContext {
+  std::filesystem::path recipe_dir;
   std::filesystem::path data_dir;  // where manifests and made audio go
   config::Node options;            // the `create_dataset:` block
 };
@@ -35,9 +37,21 @@ class DatasetBuilder {
   virtual void build(const BuildContext& context) const = 0;
 };
 
-// All builders by name; "digits/asr" and "digits" mean the same. Throws ConfigError with the known
+// Builders by name. A program offers it to plugins as "dataset builders":
+//
+//   if (auto* builders = host.find<DatasetBuilderRegistry>("dataset builders"))
+//     (*builders)["my_corpus"] = [] { return std::make_unique<MyCorpus>(); };
+using DatasetBuilderRegistry =
+    std::map<std::string, std::function<std::unique_ptr<DatasetBuilder>()>, std::less<>>;
+DatasetBuilderRegistry& dataset_builder_registry();
+
+// "digits/asr" and "digits" mean the same. Throws ConfigError with the known
 // names for an unknown one.
 std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src);
+// The builder an entry of `dataset:` means: its data_src, or, as in ESPnet3, the recipe's own where
+// it names none: the last folder on recipe_dir's path that has a builder's name
+// (recipes/mini_an4, egs3/mini_an4/asr). Empty for an entry that names files of the user's.
+std::string data_source_of(const config::Node& config, const config::Node& entry);
 std::vector<std::string> dataset_builder_names();
 
 std::unique_ptr<DatasetBuilder> make_digits_builder();

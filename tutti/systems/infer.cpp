@@ -1,14 +1,17 @@
 // Decoding: one worker pool over all test sets, results and scp files in item order.
 #include <fmt/format.h>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/data/io/npy.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/systems/corpus.h"
-#include "tutti/systems/recognizer.h"
+#include "tutti/systems/item_model.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {
@@ -47,13 +50,12 @@ class DecodeProvider : public parallel::EnvironmentProvider {
  public:
   using EnvironmentProvider::EnvironmentProvider;
   void build_env(parallel::Env& env) const override {
-    auto recognizer =
-        std::make_shared<Recognizer>(load_recognizer(config()["model"], params().at("batch_size")));
-    env.put("dataset", open_test_sets(config(), params().at("data_dir"), recognizer->sample_rate));
-    env.put("model", std::move(recognizer));
+    std::shared_ptr<ItemModel> model = load_item_model(config(), params().at("batch_size"));
+    env.put("dataset", open_test_sets(config(), params().at("data_dir"), model->sample_rate()));
+    env.put("model", std::move(model));
   }
   std::vector<std::string> model_files() const override {
-    return recognizer_files(config()["model"]);
+    return item_model_files(config()["model"]);
   }
 };
 TUTTI_REGISTER_PROVIDER(DecodeProvider);
@@ -69,37 +71,34 @@ class DecodeRunner : public parallel::BaseRunner {
   std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
                                   const parallel::Env& env) const override {
     const auto& dataset = env.get<TestSets>("dataset");
-    auto& recognizer = env.get<Recognizer>("model");
+    auto& model = env.get<ItemModel>("model");
     std::vector<data::Sample> samples;
-    std::vector<std::vector<float>> waveforms;
-    for (const std::uint64_t index : indices) {
-      samples.push_back(dataset.read(index));
-      waveforms.push_back(std::move(samples.back().speech));
-    }
-    const auto recognised = recognizer.speech2text->decode(waveforms);
-    std::vector<Json> results;
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      const auto& best = recognised[i].nbest.at(0);
-      Json result = {{"utt_id", samples[i].uid},
-                     {"hyp", best.text},
-                     {"ref", samples[i].text},
-                     {"score", best.score}};
-      result["seconds"] = static_cast<double>(waveforms[i].size()) / recognizer.sample_rate;
-      if (recognised[i].nbest.size() > 1)
-        for (const auto& other : recognised[i].nbest)
-          result["nbest"].push_back({{"text", other.text}, {"score", other.score}});
-      results.push_back(std::move(result));
-    }
+    for (const std::uint64_t index : indices) samples.push_back(dataset.read(index));
+    std::vector<Json> results = model.run(samples);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      results[i]["seconds"] =
+          static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate);
     return results;
   }
 
   // ---- on the driver, in item order
-  void open_writers(const fs::path&) override { scp_.clear(); }
+  void open_writers(const fs::path& output_dir) override {
+    output_dir_ = output_dir;
+    scp_.clear();
+  }
   void write_record(std::uint64_t, const Json& result) override {
     const std::string id = result.at("utt_id");
-    for (const char* field : {"hyp", "ref"})
-      scp_[field] += id + " " + one_line(result.at(field)) + "\n";
-    audio_seconds_ += result.at("seconds").get<double>();
+    const config::Node wanted = provider().config()["output_keys"];
+    const auto fields = wanted.is_list() ? wanted.as<std::vector<std::string>>()
+                                         : item_model_outputs(provider().config()["model"]);
+    for (const auto& field : fields) {
+      const auto value = result.find(field);
+      if (value == result.end())
+        throw ConfigError(fmt::format("output_keys: the model gives no '{}'", field),
+                          fmt::format("it gives {}", join(keys_of(result), ", ")));
+      scp_[field] += id + " " + scp_value(field, id, *value) + "\n";
+    }
+    audio_seconds_ += result.value("seconds", 0.0);
   }
   void merge(const fs::path& output_dir) override {
     for (const auto& [field, text] : scp_) write_file_atomic(output_dir / (field + ".scp"), text);
@@ -107,12 +106,56 @@ class DecodeRunner : public parallel::BaseRunner {
   double audio_seconds() const { return audio_seconds_; }
 
  private:
+  static std::vector<std::string> keys_of(const Json& result) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : result.items()) keys.push_back(key);
+    return keys;
+  }
+  // Text and numbers stand in the line; lists and maps get a file of their own, as
+  // output_artifacts says (npy) or as JSON.
+  std::string scp_value(const std::string& field, const std::string& id, const Json& value) const {
+    if (value.is_string()) return one_line(value);
+    if (!value.is_structured()) return value.dump();
+    const config::Node type = provider().config()["output_artifacts"][field]["type"];
+    const bool as_npy = type.is_scalar() && type.raw() == "npy";
+    const fs::path file = output_dir_ / field / (safe_name(id) + (as_npy ? ".npy" : ".json"));
+    make_folders(file.parent_path());
+    if (as_npy)
+      data::write_npy(file, to_array(value));
+    else
+      write_file_atomic(file, value.dump() + "\n");
+    return file.string();
+  }
+  // Rectangular nested lists of numbers.
+  static data::Array to_array(const Json& value) {
+    std::vector<std::int64_t> shape;
+    for (const Json* level = &value; level->is_array(); level = &level->front()) {
+      shape.push_back(static_cast<std::int64_t>(level->size()));
+      if (level->empty()) break;
+    }
+    data::Array array = data::Array::make(data::DType::kFloat32, shape);
+    float* out = array.data<float>();
+    const std::function<void(const Json&)> copy = [&](const Json& part) {
+      if (part.is_array())
+        for (const Json& inner : part) copy(inner);
+      else
+        *out++ = part.get<float>();
+    };
+    copy(value);
+    return array;
+  }
+  static std::string safe_name(std::string id) {
+    for (char& c : id)
+      if (c == '/') c = '_';
+    return id;
+  }
   // A line break inside a hypothesis would break the file for every reader.
   static std::string one_line(std::string text) {
     for (char& c : text)
       if (c == '\n' || c == '\r') c = ' ';
     return text;
   }
+  fs::path output_dir_;
   std::map<std::string, std::string> scp_;
   double audio_seconds_ = 0;
 };

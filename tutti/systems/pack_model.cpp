@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
@@ -11,13 +13,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The averaged weights of the first criterion, or the newest checkpoint's.
-fs::path best_weights(const fs::path& exp_dir) {
+// The averaged weights of the first criterion.
+fs::path best_weights(const StageContext& context, const fs::path& exp_dir) {
   const fs::path folder = exp_dir / "checkpoints";
+  std::string metric = context.training["best_model_criterion"][0][0].value_or<std::string>("");
+  std::replace(metric.begin(), metric.end(), '/', '.');
   if (fs::is_directory(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
-      if (name.find(".ave_") != std::string::npos && entry.path().extension() == ".safetensors")
+      if (name.rfind(metric + ".ave_", 0) == 0 && entry.path().extension() == ".safetensors")
         return entry.path();
     }
   }
@@ -44,7 +48,7 @@ std::string readme(const StageContext& context, const fs::path& inference_dir) {
 
 void pack_model(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
-  const fs::path weights = best_weights(exp_dir);
+  const fs::path weights = best_weights(context, exp_dir);
   const fs::path folder = exp_dir / "model_pack";
   make_folders(folder);
   Json config = config::to_json(context.training);
@@ -59,7 +63,9 @@ void pack_model(const StageContext& context) {
        {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"})
     config.erase(key);
   write_file_atomic(folder / kPackedWeights, read_file(weights));
-  write_file_atomic(folder / "README.md", readme(context, exp_dir / "inference"));
+  write_file_atomic(folder / "README.md",
+                    readme(context, context.inference.defined() ? context.folder("inference_dir")
+                                                                : exp_dir / "inference"));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
   log::info("{} packed into {}", weights.filename().string(), folder.string());
 }

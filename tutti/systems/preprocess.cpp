@@ -3,9 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <tuple>
 
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 #include "tutti/data/preprocess.h"
+#include "tutti/speech/text/cleaners.h"
 
 namespace tutti::systems {
 namespace {
@@ -19,14 +25,80 @@ Node first_of(std::initializer_list<Node> nodes) {
   return {};
 }
 
-// The same map without some keys.
-Node without(const Node& map, std::initializer_list<std::string_view> keys) {
-  if (!map.is_map()) return map;
-  auto copy = std::make_shared<config::Value>(*map.value());
-  std::erase_if(copy->map, [&](const auto& entry) {
-    return std::find(keys.begin(), keys.end(), entry.first) != keys.end();
+// ESPnet's name of a key and ours; the value is the same.
+constexpr std::pair<const char*, const char*> kRenamed[] = {
+    {"speed_perturb", "speed_factors"},
+    {"noise_apply_prob", "noise_prob"},
+    {"rir_apply_prob", "rir_prob"},
+    {"speech_volume_normalize", "volume_normalize"},
+};
+// Read by make_codec, by augmentation() itself, or true here whatever they say: audio is one
+// channel, noise shorter than speech is repeated, and the frontend pads what is short.
+constexpr std::string_view kElsewhere[] = {"_target_",
+                                           "token_list",
+                                           "token_type",
+                                           "bpemodel",
+                                           "train",
+                                           "fs",
+                                           "noise_db_range",
+                                           "text_cleaner",
+                                           "data_aug_num",
+                                           "data_aug_prob",
+                                           "data_aug_effects",
+                                           "short_noise_thres",
+                                           "speech_name",
+                                           "text_name",
+                                           "min_sample_size",
+                                           "audio_pad_value",
+                                           "force_single_channel"};
+
+std::optional<double> decibels(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// "13_15", as ESPnet writes a range of decibels.
+void read_noise_range(const Node& node, data::PreprocessSettings& out, config::Problems& problems) {
+  if (node.is_null()) return;
+  const auto parts = split(node.is_scalar() ? node.raw() : "", '_');
+  const auto low = decibels(parts[0]);
+  const auto high = parts.size() < 2 ? low : decibels(parts[1]);
+  if (parts.size() > 2 || !low || !high || *low > *high) {
+    problems.add(node, "got " + node.describe_value() + ", expected LOW_HIGH in dB, e.g. 5_20");
+    return;
+  }
+  out.noise_db_low = *low;
+  out.noise_db_high = *high;
+}
+
+// The preprocessor block with ESPnet's keys or ours.
+data::PreprocessSettings augmentation(const Node& block, config::Problems& problems) {
+  if (block.is_null()) return {};
+  auto map = std::make_shared<config::Value>(*block.value());
+  std::erase_if(map->map, [&](const auto& entry) {
+    return std::find(std::begin(kElsewhere), std::end(kElsewhere), entry.first) !=
+           std::end(kElsewhere);
   });
-  return Node(copy, map.path());
+  map->key_marks.clear();
+  for (auto& [key, value] : map->map)
+    for (const auto& [theirs, ours] : kRenamed)
+      if (key == theirs) key = ours;
+  // A null in a file of theirs means "off", which is what an absent key is here.
+  std::erase_if(map->map, [](const auto& entry) { return Node(entry.second).is_null(); });
+  auto settings = data::preprocess_schema().parse(Node(map, block.path()), problems);
+  read_noise_range(block["noise_db_range"], settings, problems);
+  settings.effects = data::parse_effects(block["data_aug_effects"], problems);
+  settings.effects_prob = block["data_aug_prob"].value_or(0.0);
+  if (const Node range = block["data_aug_num"]; !range.is_null()) {
+    const auto numbers = range.as<std::vector<std::size_t>>();
+    if (numbers.size() != 2 || numbers[0] > numbers[1] || numbers[1] == 0)
+      problems.add(range, "got " + range.describe_value() + ", expected [least, most] effects");
+    else
+      std::tie(settings.min_effects, settings.max_effects) = std::pair(numbers[0], numbers[1]);
+  }
+  return settings;
 }
 
 }  // namespace
@@ -59,13 +131,16 @@ data::Prepare make_prepare(const Node& training, bool is_training, std::uint64_t
   const auto codec = std::make_shared<const speech::TextCodec>(make_codec(training));
   const Node block = training["dataset"]["preprocessor"];
   config::Problems problems;
-  // The keys that make the tokens are read by make_codec; the rest is augmentation.
-  const auto settings = data::preprocess_schema().parse(
-      without(block, {"token_list", "token_type", "bpemodel", "train"}), problems);
+  const auto settings = augmentation(block, problems);
   problems.throw_if_any();
   data::PreprocessParts parts;
-  parts.tokenize = [codec](const std::string& text) {
-    const auto ids = codec->encode(text).ids;
+  const Node cleaner = block["text_cleaner"];
+  const auto clean = std::make_shared<const speech::TextCleaner>(
+      cleaner.is_null()   ? std::vector<std::string>{}
+      : cleaner.is_list() ? cleaner.as<std::vector<std::string>>()
+                          : std::vector<std::string>{cleaner.as<std::string>()});
+  parts.tokenize = [codec, clean](const std::string& text) {
+    const auto ids = codec->encode((*clean)(text)).ids;
     return std::vector<std::int64_t>(ids.begin(), ids.end());
   };
   if (!settings.noise_scp.empty())

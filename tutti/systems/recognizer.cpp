@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/config/load.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/speech/loading/state_dict.h"
 #include "tutti/speech/models/model_config.h"
@@ -59,16 +62,44 @@ config::Schema<RecognizerSettings> recognizer_schema() {
   return s;
 }
 
+speech::StateDict read_weights(const fs::path& path) {
+  return path.extension() == ".safetensors" ? trainer::read_safetensors(path)
+                                            : trainer::read_pth(path);
+}
+
+// ESPnet3 leaves weights in exp_dir, we in exp_dir/checkpoints; its files name a .pth or .ckpt
+// where ours are .safetensors; and "ave_10best" is the average of fewer when fewer were kept. A
+// config that names any of these means the one that is there.
+fs::path find_weights(const fs::path& asked) {
+  if (fs::exists(asked)) return asked;
+  const fs::path folder = asked.parent_path();
+  const std::string stem = asked.stem().string();
+  const auto average = stem.find(".ave_");
+  std::vector<std::string> there;
+  fs::path found;
+  for (const fs::path& place : {folder, folder / "checkpoints"}) {
+    if (!fs::is_directory(place)) continue;
+    for (const auto& entry : fs::directory_iterator(place)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const std::string other = entry.path().stem().string();
+      there.push_back(entry.path().filename().string());
+      const bool fits = other == stem || (average != std::string::npos &&
+                                          other.compare(0, average + 5, stem, 0, average + 5) == 0);
+      if (fits && (found.empty() || other == stem)) found = entry.path();
+    }
+  }
+  if (!found.empty()) return found;
+  std::sort(there.begin(), there.end());
+  throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()),
+                  there.empty() ? "run the train stage first" : "there are " + join(there, ", "));
+}
+
 RecognizerSettings read_settings(const config::Node& model) {
   config::Problems problems;
   auto settings = recognizer_schema().parse(model, problems);
   problems.throw_if_any();
+  settings.asr_model_file = find_weights(settings.asr_model_file).string();
   return settings;
-}
-
-speech::StateDict read_weights(const fs::path& path) {
-  return path.extension() == ".safetensors" ? trainer::read_safetensors(path)
-                                            : trainer::read_pth(path);
 }
 
 // `training` is a resolved training config of ours, or ESPnet's flat config.yaml.

@@ -23,11 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<Stage>& registry() {
-  static std::vector<Stage> stages = builtin_stages();
-  return stages;
-}
-
 // The rank a launcher gave this process, if one did. Good enough to decide who writes files;
 // training itself asks launch::detect.
 std::optional<int> launcher_rank() {
@@ -132,9 +127,30 @@ fs::path StageContext::folder(std::string_view key) const {
                     fmt::format("add {}: PATH to the config", key));
 }
 
-const std::vector<Stage>& all_stages() { return registry(); }
+StageRegistry& stage_registry() {
+  static StageRegistry stages = builtin_stages();
+  return stages;
+}
 
-void add_stage(Stage stage) { registry().push_back(std::move(stage)); }
+std::vector<Stage> all_stages() {
+  std::vector<Stage> ordered;
+  int next_number = 0;
+  for (const Stage& stage : stage_registry()) next_number = std::max(next_number, stage.number);
+  for (Stage stage : stage_registry()) {
+    if (stage.number == 0) stage.number = ++next_number;
+    auto place = ordered.end();
+    if (!stage.after.empty()) {
+      place = std::find_if(ordered.begin(), ordered.end(),
+                           [&](const Stage& other) { return other.name == stage.after; });
+      if (place == ordered.end())
+        throw ConfigError(fmt::format("stage {} follows '{}', which is no stage before it",
+                                      stage.name, stage.after));
+      ++place;
+    }
+    ordered.insert(place, std::move(stage));
+  }
+  return ordered;
+}
 
 std::vector<Stage> select_stages(const std::vector<std::string>& names) {
   std::vector<std::string> known;

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/config/check.h"
 #include "tutti/config/node.h"
 #include "tutti/core/json.h"
 
@@ -44,7 +45,19 @@ struct StageContext {
   std::filesystem::path folder(std::string_view key) const;
 };
 
-StageContext load_context(const ContextRequest& request);
+// What `plugins:` of config files added to this program beyond stages and dataset builders, which
+// go to their registries. Load once per program, before stages are selected.
+struct Extensions {
+  Extensions();  // the standard components and every room's own checks
+  config::FileChecker checker;
+  config::Resolvers resolvers = config::Resolvers::standard();
+};
+// Throws ConfigError with the loader's words for a library that cannot be loaded.
+Extensions load_extensions(const std::vector<std::filesystem::path>& files);
+
+// Loads, lays the recipe defaults under (config/recipe_defaults.h), resolves and checks all files;
+// throws ConfigError with every problem of all of them.
+StageContext load_context(const ContextRequest& request, const Extensions& extensions = {});
 // The command that runs one stage of the same configs in a process of its own.
 std::vector<std::string> stage_command(const std::string& stage, const ContextRequest& request);
 
@@ -59,11 +72,22 @@ struct Stage {
   // Everything the result depends on; {} means "always run".
   std::function<Json(const StageContext&)> inputs;
   std::function<void(const StageContext&)> run;
+  std::string after;  // a plugin's stage: the stage it follows; empty: the end
 };
 
-// In canonical order. Plugins add theirs with add_stage before main selects.
-const std::vector<Stage>& all_stages();
-void add_stage(Stage stage);
+// A plugin adds stages by putting them at the end of this list, which a program offers as "stages":
+//
+//   extern "C" void tutti_register(tutti::config::PluginHost& host) {
+//     if (auto* stages = host.find<tutti::systems::StageRegistry>("stages"))
+//       stages->push_back({.name = "score", .summary = "...", .run = score, .after = "measure"});
+//   }
+//
+// Numbers of their own (10, 11, ...) are given to stages that have none.
+using StageRegistry = std::vector<Stage>;
+StageRegistry& stage_registry();
+
+// In canonical order.
+std::vector<Stage> all_stages();
 
 // "all", names in any order; duplicates and order do not matter. ConfigError with a suggestion for
 // an unknown name.

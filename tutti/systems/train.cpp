@@ -8,12 +8,11 @@
 #include "tutti/core/log.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/launch/agent.h"
-#include "tutti/speech/models/asr_trainable.h"
-#include "tutti/speech/models/model_config.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/planned_source.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/stages.h"
+#include "tutti/systems/training_model.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/preemption.h"
 #include "tutti/trainer/world.h"
@@ -73,14 +72,11 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
     plan.loggers.push_back(
         trainer::make_jsonl_logger(exp_dir / "metrics.jsonl"));  // the report reads it
   }
-  config::Problems problems;
-  const auto asr = speech::read_asr_settings(context.training, problems);
-  problems.throw_if_any();
   torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
-  speech::AsrTrainable model(speech::AsrModel(speech::Build{}, asr));
-  Sources sources = open_sources(context, rank, plan.loop.seed, asr.frontend.fs);
+  const auto model = make_training_model(context.training);
+  Sources sources = open_sources(context, rank, plan.loop.seed, sample_rate_of(context.training));
   const auto strategy = trainer::make_strategy(plan.strategy_name(), world);
-  trainer::FitInputs inputs{.model = model,
+  trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,
                             .valid = sources.valid.get(),
                             .strategy = *strategy,

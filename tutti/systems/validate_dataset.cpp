@@ -18,7 +18,7 @@ void validate_dataset(const StageContext& context) {
   settings.min_seconds = limits["min_seconds"].value_or(settings.min_seconds);
   settings.max_seconds = limits["max_seconds"].value_or(settings.max_seconds);
   // What the frontend will see: the loader resamples, so files may differ in rate.
-  const int sample_rate = context.training["model"]["frontend_conf"]["fs"].value_or(16000);
+  const int sample_rate = sample_rate_of(context.training);
   const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::string text;
   Json json = Json::object();

@@ -40,6 +40,7 @@ void validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
   for (std::int64_t i = 0; !limit || i < *limit; ++i) {
     std::optional<Batch> batch = stream->next();
     if (!batch) break;
+    if (batch->tensors.empty()) continue;  // fewer utterances than ranks: this one has none
     run.in.control.set_phase(fmt::format("{} {}/{}", sanity_check ? "sanity check" : "validating",
                                          i + 1, limit ? std::to_string(*limit) : "?"));
     run.precision.prepare(*batch);

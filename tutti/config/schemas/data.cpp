@@ -40,6 +40,16 @@ Schema<Opaque> preprocessor_schema() {
       {"audio_pad_value", "value of that padding"},
       {"force_single_channel", "use the first channel"},
       {"speed_perturb", "speed factors, one drawn per utterance"},
+      {"speed_factors", "the same as speed_perturb"},
+      {"noise_prob", "the same as noise_apply_prob"},
+      {"noise_db_low", "lowest signal to noise ratio, in dB"},
+      {"noise_db_high", "highest signal to noise ratio, in dB"},
+      {"rir_prob", "the same as rir_apply_prob"},
+      {"volume_db_low", "lowest gain, in dB"},
+      {"volume_db_high", "highest gain, in dB"},
+      {"volume_normalize", "the same as speech_volume_normalize"},
+      {"min_samples", "shorter utterances are refused; 0: no limit"},
+      {"max_samples", "longer utterances are refused; 0: no limit"},
   };
   for (const auto& [key, doc] : keys) s.field(key, &Opaque::value, doc);
   return s;

@@ -29,6 +29,7 @@ Schema<TrainingFile> training_schema() {
   s.field("stats_dir", &S::stats_dir, "folder of collect_stats");
   s.field("dataset_dir", &S::dataset_dir, "folder of the corpus as it came");
   s.field("create_dataset", &S::create_dataset, "arguments of the dataset builders");
+  s.field("validate_dataset", &S::validate_dataset, "{min_seconds, max_seconds} of an utterance");
   s.field("dataset", &S::dataset, "corpora");
   s.field("tokenizer", &S::tokenizer, "how the tokenizer is trained");
   s.field("model", &S::model, "the model");
@@ -99,7 +100,8 @@ std::vector<BestModelCriterion> parse_best_model_criterion(const Node& node, Pro
 Schema<TokenizerSettings> tokenizer_schema() {
   using S = TokenizerSettings;
   Schema<S> s("tokenizer", "How the tokenizer is trained.");
-  s.field("vocab_size", &S::vocab_size, "number of tokens", {.min = 1, .required = true});
+  s.field("vocab_size", &S::vocab_size,
+          "number of tokens; characters and words are counted instead", {.min = 1});
   s.field("character_coverage", &S::character_coverage, "share of characters kept",
           {.min = 0, .max = 1});
   s.field("model_type", &S::model_type, "kind of tokens",
@@ -107,6 +109,11 @@ Schema<TokenizerSettings> tokenizer_schema() {
   s.field("save_path", &S::save_path, "folder of bpe.model, bpe.vocab and tokens.txt");
   s.field("train_file", &S::train_file, "text to train on");
   s.field("text_builder", &S::text_builder, "{func, ...}: makes that text");
+  s.check([](const Node& node, const S& settings, Problems& problems) {
+    const bool counted = settings.model_type == "char" || settings.model_type == "word";
+    if (!counted && node["vocab_size"].is_null())
+      problems.add(node, "key 'vocab_size' is missing", "add vocab_size: <integer>");
+  });
   return s;
 }
 

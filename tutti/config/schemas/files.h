@@ -21,7 +21,7 @@ struct TrainingFile {
   std::string exp_dir;
   std::string stats_dir;
   std::string dataset_dir;
-  Node create_dataset, dataset, tokenizer, model;
+  Node create_dataset, validate_dataset, dataset, tokenizer, model;
   Node optimizer, scheduler, optimizers, schedulers;
   std::string scheduler_interval = "step";
   std::optional<std::string> scheduler_monitor;

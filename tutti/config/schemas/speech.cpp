@@ -41,6 +41,8 @@ Schema<Opaque> recognizer(const char* name, const char* doc, const std::string& 
                                 {"streaming", "decode while audio arrives"},
                                 {"lang_sym", "language token"},
                                 {"task_sym", "task token"},
+                                {"token_times", "begin and end of every token"},
+                                {"batch_seconds", "padded audio per batch"},
                                 {"predict_time", "predict times of segments"}});
   s.field(prefix + "_train_config", &Opaque::value, "config of the model");
   s.field(prefix + "_model_file", &Opaque::value,
@@ -76,9 +78,19 @@ void add_speech_components(Catalogue& catalogue) {
                 {"espnet2.bin.s2t_inference.Speech2Text"});
   catalogue.add("inference model", keys_only("torchscript", "Any model exported from Python.",
                                              {{"path", "the .pt file"},
-                                              {"method", "what to call; forward"},
+                                              {"method", "what inference calls; forward"},
                                               {"device", "cpu or cuda"},
-                                              {"loss", "training: which output is the loss"}}));
+                                              {"sample_rate", "of the audio it takes"},
+                                              {"inputs", "tensors of the batch it takes"},
+                                              {"decode", "ctc, label or none"},
+                                              {"token_list", "one token or label per line"},
+                                              {"token_type", "char, word or bpe"},
+                                              {"weights", "weights laid over the file's"},
+                                              {"outputs", "names of what it returns"},
+                                              {"loss", "training: output, ctc, cross_entropy, ..."},
+                                              {"target", "training: what is predicted"},
+                                              {"input_lengths", "training: lengths for ctc"},
+                                              {"target_lengths", "training: lengths for ctc"}}));
 
   catalogue.add("provider",
                 keys_only("inference_provider", "Builds dataset and model once per worker.",

@@ -8,13 +8,18 @@
 namespace tutti::systems {
 namespace fs = std::filesystem;
 
-fs::path unpacked_source(const BuildContext& context, std::string_view hint) {
+fs::path unpacked_source(const BuildContext& context, std::string_view hint,
+                         const std::vector<std::string>& usual_places) {
   const config::Node key = context.options["source"].defined() ? context.options["source"]
                                                                : context.options["source_dir"];
-  if (key.is_null())
+  fs::path source;
+  if (!key.is_null()) source = fs::absolute(key.as<std::string>());
+  for (const auto& place : usual_places)
+    if (source.empty() && fs::exists(context.recipe_dir / place))
+      source = context.recipe_dir / place;
+  if (source.empty())
     throw ConfigError("create_dataset.source: got nothing, expected an archive or a folder",
                       std::string(hint));
-  const fs::path source = fs::absolute(key.as<std::string>());
   if (fs::is_directory(source)) return source;
   if (!fs::exists(source))
     throw DataError(source.string() + ": no such file or folder", std::string(hint));

@@ -1,13 +1,17 @@
 // The Free Spoken Digit Dataset: isolated digits of several speakers. The last speaker by name (or
-// `test_speaker`) is never heard in training.
+// `test_speaker`) is never heard in training. noise.scp lists noises for augmentation.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numbers>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/random.h"
 #include "tutti/core/text.h"
+#include "tutti/data/io/audio.h"
 #include "tutti/systems/builders/archives.h"
 #include "tutti/systems/builders/numbers.h"
 
@@ -15,6 +19,49 @@ namespace tutti::systems {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Four recordings of noise for augmentation, made from nothing and from training's own speakers:
+// white, pink, hum, and babble (many utterances at once).
+void write_noises(const fs::path& data_dir, const std::vector<Json>& train) {
+  constexpr int kRate = 8000;
+  constexpr std::size_t kSamples = 10 * kRate;
+  make_folders(data_dir / "noise");
+  std::string scp;
+  const auto write = [&](const std::string& name, std::vector<float> samples) {
+    float peak = 1e-9F;
+    for (const float x : samples) peak = std::max(peak, std::abs(x));
+    for (float& x : samples) x *= 0.5F / peak;
+    const fs::path file = data_dir / "noise" / (name + ".wav");
+    data::write_wav(file, {.samples = std::move(samples), .sample_rate = kRate});
+    scp += name + " " + file.string() + "\n";
+  };
+  Random rng({hash64("fsdd noise")});
+  std::vector<float> white(kSamples);
+  std::vector<float> pink(kSamples);
+  std::vector<float> hum(kSamples);
+  std::vector<float> babble(kSamples, 0.0F);
+  double slow = 0;
+  for (std::size_t i = 0; i < kSamples; ++i) {
+    white[i] = static_cast<float>(rng.uniform(-1, 1));
+    slow = 0.95 * slow + rng.uniform(-1, 1);  // falls with frequency, as rooms and fans do
+    pink[i] = static_cast<float>(slow);
+    const double t = static_cast<double>(i) / kRate;
+    for (int harmonic = 1; harmonic <= 5; ++harmonic)
+      hum[i] += static_cast<float>(std::sin(2 * std::numbers::pi * 50 * harmonic * t) / harmonic);
+  }
+  for (int voice = 0; voice < 150 && !train.empty(); ++voice) {
+    const auto& utterance = train[rng.below(train.size())];
+    const auto speech = data::read_audio(data_dir / utterance.at("audio").get<std::string>(),
+                                         {.sample_rate = kRate});
+    std::size_t at = rng.below(kSamples);
+    for (const float x : speech.samples) babble[at++ % kSamples] += x;
+  }
+  write("white", std::move(white));
+  write("pink", std::move(pink));
+  write("hum", std::move(hum));
+  write("babble", std::move(babble));
+  write_file_atomic(data_dir / "noise.scp", scp);
+}
 
 class FsddBuilder final : public DatasetBuilder {
  public:
@@ -54,6 +101,10 @@ class FsddBuilder final : public DatasetBuilder {
       for (std::size_t i = 0; i < utterances.size(); ++i)
         (i % 20 == 7 ? valid : train).push_back(utterances[i]);
     }
+    // Files are ordered by digit and speaker; batches are cut from the order of the manifest.
+    Random rng({hash64("fsdd order")});
+    for (std::size_t i = train.size(); i > 1; --i) std::swap(train[i - 1], train[rng.below(i)]);
+    write_noises(context.data_dir, train);
     write_manifest(manifest_path(context.data_dir, "valid"), valid);
     write_manifest(manifest_path(context.data_dir, "test"), by_speaker[held_out]);
     write_manifest(manifest_path(context.data_dir, "train"), train);

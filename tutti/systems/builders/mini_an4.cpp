@@ -1,6 +1,8 @@
 // ESPnet's miniature of CMU's AN4: a handful of SPHERE files with their transcriptions.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
@@ -25,13 +27,20 @@ class MiniAn4Builder final : public DatasetBuilder {
 
   void build(const BuildContext& context) const override {
     make_folders(context.data_dir);
-    const fs::path corpus = find_corpus(unpacked_source(context, "set it to mini_an4.tar.gz"));
-    const auto train = read_split(context, corpus, "train");
-    // The corpus has no validation set of its own; ESPnet's recipe validates on training data's
-    // tail.
-    write_manifest(manifest_path(context.data_dir, "valid"), read_split(context, corpus, "test"));
+    const fs::path corpus = find_corpus(
+        unpacked_source(context, "set it to mini_an4.tar.gz (ESPnet3's downloads.tar.gz)",
+                        {"downloads", "downloads.tar.gz"}));
+    // The corpus has no validation set of its own: the first utterance is it, as in ESPnet3's
+    // recipe.
+    auto train = read_split(context, corpus, "train");
+    const auto num_valid = context.options["dev_size"].value_or<std::size_t>(1);
+    if (train.size() <= num_valid)
+      throw DataError(fmt::format("{} training utterances, expected more than dev_size = {}",
+                                  train.size(), num_valid));
+    const auto middle = train.begin() + static_cast<std::ptrdiff_t>(num_valid);
+    write_manifest(manifest_path(context.data_dir, "valid"), {train.begin(), middle});
     write_manifest(manifest_path(context.data_dir, "test"), read_split(context, corpus, "test"));
-    write_manifest(manifest_path(context.data_dir, "train"), train);
+    write_manifest(manifest_path(context.data_dir, "train"), {middle, train.end()});
   }
 
  private:
@@ -55,15 +64,20 @@ class MiniAn4Builder final : public DatasetBuilder {
       for (const auto& word : split_words(std::string_view(line).substr(0, open)))
         if (word != "<s>" && word != "</s>") words.push_back(word);
       const auto parts = split(id, '-');
-      const std::string speaker = parts.size() > 1 ? parts[1] : id;
+      if (parts.size() != 3)
+        throw DataError(fmt::format("{}:{}: expected an id like an251-fash-b, got '{}'",
+                                    file.string(), line_number, id));
+      const std::string& speaker = parts[1];
       const fs::path audio = corpus / "wav" / folder / speaker / (id + ".sph");
       if (!fs::exists(audio)) continue;  // the miniature keeps only some of the utterances it lists
-      utterances.push_back({{"id", id},
+      utterances.push_back({{"id", fmt::format("{}-{}-{}", speaker, parts[0], parts[2])},
                             {"audio", fs::relative(audio, context.data_dir).string()},
                             {"text", join(words, " ")},
                             {"speaker", speaker}});
     }
     if (utterances.empty()) throw DataError(file.string() + ": none of its utterances has audio");
+    std::sort(utterances.begin(), utterances.end(),
+              [](const Json& a, const Json& b) { return a.at("id") < b.at("id"); });
     return utterances;
   }
 };

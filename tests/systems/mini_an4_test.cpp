@@ -1,0 +1,127 @@
+// ESPnet3's smallest recipe, whole: all stages, killed at every point, on one worker and on two.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/systems/recipe_folder.h"
+#include "tutti/core/json.h"
+#include "tutti/core/text.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kExp = "exp/training_asr_transformer/";
+
+class MiniAn4 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (shared_archive("mini_an4.tar.gz").empty())
+      GTEST_SKIP() << "../shared/data/mini_an4.tar.gz is not here";
+  }
+  static std::vector<std::string> all_stages(const RecipeFolder& recipe,
+                                             std::vector<std::string> overrides = {}) {
+    std::vector<std::string> words = {"run",
+                                      "--stages",
+                                      "all",
+                                      "--training_config",
+                                      recipe.conf("training_asr_transformer.yaml"),
+                                      "--inference_config",
+                                      recipe.conf("inference.yaml"),
+                                      "--metrics_config",
+                                      recipe.conf("metrics.yaml"),
+                                      "create_dataset.source=" + shared_archive("mini_an4.tar.gz")};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return words;
+  }
+  static std::size_t num_lines(const std::string& text) { return split(trim(text), '\n').size(); }
+};
+
+TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
+  const RecipeFolder recipe("mini_an4");
+  const CommandResult first = recipe.run(all_stages(recipe));
+  ASSERT_TRUE(first.ok()) << first.describe();
+  EXPECT_EQ(num_lines(recipe.read("data/train.jsonl")), 4U);
+  EXPECT_EQ(num_lines(recipe.read("data/bpe_30/tokens.txt")), 30U);
+  EXPECT_EQ(num_lines(recipe.read(std::string(kExp) + "inference/test/hyp.scp")), 2U);
+  EXPECT_THAT(recipe.read(std::string(kExp) + "inference/valid/ref.scp"), HasSubstr("fash-"));
+  EXPECT_TRUE(recipe.has(std::string(kExp) + "model_pack/bpe.model"));
+  EXPECT_TRUE(recipe.has(std::string(kExp) + "report.html"));
+
+  const CommandResult second = recipe.run(all_stages(recipe));
+  ASSERT_TRUE(second.ok()) << second.describe();
+  for (const char* stage :
+       {"create_dataset", "validate_dataset", "train_tokenizer", "collect_stats", "train"})
+    EXPECT_THAT(second.err, HasSubstr(std::string(stage) + ": up to date, skipped"));
+
+  // Another learning rate is another training, of the same data.
+  const CommandResult third = recipe.run(all_stages(recipe, {"optimizer.lr=0.004", "exp_tag=b"}));
+  ASSERT_TRUE(third.ok()) << third.describe();
+  EXPECT_THAT(third.err, HasSubstr("collect_stats: up to date, skipped"));
+  EXPECT_THAT(third.err, Not(HasSubstr("train: up to date, skipped")));
+}
+
+TEST_F(MiniAn4, KilledAnywhereItContinuesAndTheResultIsTheSame) {
+  const std::vector<std::string> overrides = {"num_device=2", "trainer.max_epochs=20",
+                                              "parallel.n_workers=2"};
+  const RecipeFolder calm("mini_an4");
+  const CommandResult whole = calm.run(all_stages(calm, overrides));
+  ASSERT_TRUE(whole.ok()) << whole.describe();
+
+  const RecipeFolder recipe("mini_an4");
+  const auto words = all_stages(recipe, overrides);
+  const auto has_any = [&](const std::string& folder, const std::string& part) {
+    std::error_code gone;  // files come and go while we look
+    for (const auto& entry : fs::directory_iterator(recipe.path() / folder, gone))
+      if (entry.path().filename().string().find(part) != std::string::npos) return true;
+    return false;
+  };
+  const std::vector<std::pair<const char*, std::function<bool()>>> points = {
+      {"unpacking", [&] { return recipe.has("data/source"); }},
+      {"tokenizer", [&] { return recipe.has("data/bpe_30"); }},
+      {"statistics", [&] { return recipe.has("exp/stats/.collect"); }},
+      {"first checkpoint",
+       [&] { return has_any(std::string(kExp) + "checkpoints", "step-00000003"); }},
+      {"later checkpoint",
+       [&] { return has_any(std::string(kExp) + "checkpoints", "step-00000017"); }},
+      {"averaging", [&] { return has_any(std::string(kExp) + "checkpoints", ".ave_"); }},
+      {"decoding", [&] { return recipe.has(std::string(kExp) + "inference/valid"); }},
+      {"second set", [&] { return recipe.has(std::string(kExp) + "inference/test"); }},
+      {"scores", [&] { return recipe.has(std::string(kExp) + "inference/metrics.json"); }},
+  };
+  int kills = 0;
+  for (const auto& [name, reached] : points) kills += recipe.run_until(words, reached);
+  EXPECT_GE(kills, 7);  // a point may have been passed before we saw it
+
+  const CommandResult last = recipe.run(words);
+  ASSERT_TRUE(last.ok()) << last.describe();
+  for (const char* stage :
+       {"create_dataset", "validate_dataset", "train_tokenizer", "collect_stats", "train"})
+    EXPECT_THAT(last.err, HasSubstr(std::string(stage) + ": up to date, skipped"));
+  for (const char* file :
+       {"checkpoints/valid.loss.ave_10best.safetensors", "inference/valid/hyp.scp",
+        "inference/test/hyp.scp", "inference/test/ref.scp", "inference/metrics.json"})
+    EXPECT_EQ(recipe.read(std::string(kExp) + file), calm.read(std::string(kExp) + file)) << file;
+}
+
+TEST_F(MiniAn4, OneWorkerAndTwoWriteTheSameBytes) {
+  const RecipeFolder recipe("mini_an4");
+  ASSERT_TRUE(recipe.run(all_stages(recipe)).ok());
+  const auto infer = [&](const std::string& workers, const std::string& folder) {
+    const CommandResult result = recipe.run(
+        {"infer", "--inference_config", recipe.conf("inference.yaml"), "--training_config",
+         recipe.conf("training_asr_transformer.yaml"),
+         "create_dataset.source=" + shared_archive("mini_an4.tar.gz"),
+         "parallel.n_workers=" + workers, "inference_dir=" + (recipe.path() / folder).string()});
+    ASSERT_TRUE(result.ok()) << result.describe();
+  };
+  infer("1", "one");
+  infer("2", "two");
+  for (const char* file : {"valid/results.jsonl", "test/results.jsonl", "test/hyp.scp"})
+    EXPECT_EQ(recipe.read(std::string("one/") + file), recipe.read(std::string("two/") + file));
+}
+
+}  // namespace
+}  // namespace tutti::systems

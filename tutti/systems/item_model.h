@@ -1,0 +1,42 @@
+// A model as the infer stage sees it: samples in, one JSON object of named fields out per sample.
+// What `model._target_` of an inference config names is one of these.
+//
+//   auto model = load_item_model(inference, 8);
+//   std::vector<Json> results = model->run(samples);   // {"utt_id": ..., "hyp": ..., "ref": ...}
+//
+// One object per worker, used by one thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/config/node.h"
+#include "tutti/core/json.h"
+#include "tutti/data/dataset.h"
+
+namespace tutti::systems {
+
+class ItemModel {
+ public:
+  virtual ~ItemModel() = default;
+  virtual int sample_rate() const = 0;  // Hz, of the samples it wants
+  // One object per sample, in order. Throws DataError for audio it cannot take.
+  virtual std::vector<Json> run(const std::vector<data::Sample>& samples) = 0;
+};
+
+// From a whole inference config. Throws ConfigError, or DataError when weights and config do not
+// fit.
+std::unique_ptr<ItemModel> load_item_model(const config::Node& inference, std::size_t batch_size);
+// Without loading anything: the files whose content decides the results, and the fields that are
+// written as FIELD.scp when the config has no output_keys.
+std::vector<std::string> item_model_files(const config::Node& model);
+std::vector<std::string> item_model_outputs(const config::Node& model);
+
+// `model: {_target_: torchscript, ...}`; see docs/recipes.md for its keys.
+bool is_torchscript(const config::Node& model);
+std::unique_ptr<ItemModel> load_torchscript_item_model(const config::Node& model);
+std::vector<std::string> torchscript_files(const config::Node& model);
+std::vector<std::string> torchscript_outputs(const config::Node& model);
+
+}  // namespace tutti::systems

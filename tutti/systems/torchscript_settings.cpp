@@ -1,0 +1,47 @@
+#include "tutti/systems/torchscript_settings.h"
+
+#include "tutti/config/schema.h"
+#include "tutti/systems/item_model.h"
+
+namespace tutti::systems {
+
+TorchScriptSettings read_torchscript(const config::Node& model) {
+  using S = TorchScriptSettings;
+  config::Schema<S> s("torchscript", "A model exported from Python.");
+  s.field("path", &S::path, "the .pt file", {.required = true});
+  s.field("method", &S::method, "what inference calls");
+  s.field("device", &S::device, "cpu, cuda or cuda:N");
+  s.field("sample_rate", &S::sample_rate, "of the audio it takes", {.min = 1, .unit = "Hz"});
+  s.field("inputs", &S::inputs, "tensors of the batch, in the order of the arguments");
+  s.field("decode", &S::decode, "how the first output becomes hyp",
+          {.one_of = {"ctc", "label", "none"}});
+  s.field("token_list", &S::token_list, "a file with one token or label per line");
+  s.field("token_type", &S::token_type, "kind of tokens", {.one_of = {"char", "word", "bpe"}});
+  s.field("weights", &S::weights, "weights laid over those of the file");
+  s.field("outputs", &S::outputs, "names of the returned tensors that become fields");
+  s.field("loss", &S::loss, "training: output, or the loss of the prediction");
+  s.field("target", &S::target, "training: tensor of the batch the prediction is compared with");
+  s.field("input_lengths", &S::input_lengths, "training: lengths of the prediction (ctc)");
+  s.field("target_lengths", &S::target_lengths, "training: lengths of the target (ctc)");
+  config::Problems problems;
+  auto settings = s.parse(model, problems);
+  problems.throw_if_any();
+  return settings;
+}
+
+std::vector<std::string> torchscript_files(const config::Node& model) {
+  const TorchScriptSettings settings = read_torchscript(model);
+  std::vector<std::string> files = {settings.path};
+  if (!settings.weights.empty()) files.push_back(settings.weights);
+  if (!settings.token_list.empty()) files.push_back(settings.token_list);
+  return files;
+}
+
+std::vector<std::string> torchscript_outputs(const config::Node& model) {
+  const TorchScriptSettings settings = read_torchscript(model);
+  std::vector<std::string> fields = settings.outputs;
+  if (settings.decode != "none") fields.insert(fields.begin(), {"hyp", "ref"});
+  return fields;
+}
+
+}  // namespace tutti::systems

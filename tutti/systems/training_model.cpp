@@ -1,0 +1,51 @@
+#include "tutti/systems/training_model.h"
+
+#include <fmt/format.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/speech/models/asr_trainable.h"
+#include "tutti/speech/models/model_config.h"
+#include "tutti/systems/torchscript_settings.h"
+#include "tutti/trainer/torchscript_model.h"
+
+namespace tutti::systems {
+namespace {
+
+std::unique_ptr<trainer::TrainableModel> make_torchscript(const config::Node& training) {
+  const TorchScriptSettings s = read_torchscript(training["model"]);
+  return trainer::make_torchscript_model({.path = s.path,
+                                          .loss = s.loss,
+                                          .inputs = s.inputs,
+                                          .target = s.target,
+                                          .input_lengths = s.input_lengths,
+                                          .target_lengths = s.target_lengths});
+}
+
+std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) {
+  config::Problems problems;
+  const auto settings = speech::read_asr_settings(training, problems);
+  problems.throw_if_any();
+  return std::make_unique<speech::AsrTrainable>(speech::AsrModel(speech::Build{}, settings));
+}
+
+}  // namespace
+
+ModelRegistry& model_registry() {
+  static ModelRegistry models = {{"torchscript", make_torchscript}};
+  return models;
+}
+
+std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node& training) {
+  const config::Node target = training["model"]["_target_"];
+  if (target.is_null()) return make_asr(training);
+  const auto found = model_registry().find(target.as<std::string>());
+  if (found != model_registry().end()) return found->second(training);
+  std::vector<std::string> known;
+  for (const auto& [name, make] : model_registry()) known.push_back(name);
+  throw ConfigError(fmt::format("{}: model._target_: got '{}', expected one of {}",
+                                target.mark().describe(), target.raw(), join(known, ", ")),
+                    "set task: asr for ESPnet's models, or name the plugin that has it");
+}
+
+}  // namespace tutti::systems
