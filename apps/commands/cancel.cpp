@@ -4,11 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <thread>
 
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/network.h"
 
 namespace tutti::apps {
@@ -23,6 +25,12 @@ int run_cancel(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   CLI11_PARSE(app, argc, argv);
   Json state = folder_state(folder);
+  if (state.contains("async") && !is_over(state)) {
+    parallel::cancel_async(std::filesystem::absolute(folder), now);
+    if (!quiet)
+      std::printf("%s: %s\n", folder.c_str(), folder_state(folder).value("state", "?").c_str());
+    return 0;
+  }
   if (!state.contains("driver")) {
     if (!quiet)
       std::printf("%s: nothing runs there (%s)\n", folder.c_str(),

@@ -1,11 +1,48 @@
 #include "apps/commands/folder_state.h"
 
+#include <algorithm>
+
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/run_folder.h"
 
 namespace tutti::apps {
 
-Json folder_state(const std::filesystem::path& folder) {
+namespace {
+
+// What the files of an asynchronous run tell, where there is one.
+void add_async(const std::filesystem::path& folder, bool ask_scheduler, Json& state) {
+  const auto async = parallel::async_state(folder, ask_scheduler);
+  if (!async) return;
+  state["state"] = async->state;
+  Json& out = state["async"];
+  out["all_done"] = async->all_pieces_done;
+  out["reason"] = async->reason;
+  out["exit_code"] = async->exit_code;
+  out["workers"] = Json::array();
+  const double now = Clock::system().unix_seconds();
+  for (const parallel::WorkerNote& note : async->workers)
+    out["workers"].push_back({{"id", note.id},
+                              {"host", note.process.host},
+                              {"pid", note.process.pid},
+                              {"job", note.job_id},
+                              {"phase", note.phase},
+                              {"items", note.items},
+                              {"busy_s", note.busy_s},
+                              {"up_s", std::max(0.0, now - note.started)},
+                              {"rss_bytes", note.rss_bytes}});
+  out["jobs"] = Json::array();
+  for (const parallel::JobStatus& job : async->jobs)
+    out["jobs"].push_back(
+        {{"id", job.job_id},
+         {"phase", job.phase == parallel::JobPhase::kPending ? "pending" : "running"},
+         {"reason", job.reason}});
+}
+
+}  // namespace
+
+Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
   const Json manifest = parallel::read_manifest(folder);
   if (!manifest.is_object())
     throw DataError(folder.string() + ": no manifest.json: not an output folder of map or infer",
@@ -21,13 +58,24 @@ Json folder_state(const std::filesystem::path& folder) {
   state["failed"] = counts.failed;
   state["created"] = manifest.value("created", "");
   state["updated"] = manifest.value("updated", "");
-  if (!holder.alive) return state;
+  if (!holder.alive) {
+    add_async(folder, ask_scheduler, state);
+    return state;
+  }
   state["driver"] = {{"host", holder.host}, {"pid", holder.pid}, {"since", holder.since}};
   if (Json live = parallel::read_status(folder); live.is_object()) state["live"] = std::move(live);
   return state;
 }
 
+bool is_over(const Json& state) {
+  if (state.contains("driver")) return false;
+  const std::string word = state.value("state", "");
+  return word != "queued" && !(state.contains("async") && word == "running");
+}
+
 int exit_code_of(const Json& state) {
+  if (state.contains("async") && state.value("state", "") != "done")
+    if (const int code = state["async"].value("exit_code", 0); code != 0) return code;
   if (state.value("failed", std::uint64_t{0}) > 0) return static_cast<int>(ExitCode::kItemsFailed);
   return static_cast<int>(state.value("state", "") == "done" ? ExitCode::kDone
                                                              : ExitCode::kStoppedResumable);

@@ -7,10 +7,11 @@
 
 namespace tutti::apps {
 
-// state ("running", "stopped", "done", "died"), items, ok, failed, and while it runs: driver, live.
-// Throws DataError when the folder is not one of ours.
-Json folder_state(const std::filesystem::path& folder);
-// 0, 7 or 85, for a run that is over.
+// state ("queued", "running", "stopped", "done", "died"), items, ok, failed, and while it runs:
+// driver and live, or async. Throws DataError when the folder is not one of ours.
+Json folder_state(const std::filesystem::path& folder, bool ask_scheduler = true);
+bool is_over(const Json& state);
+// 0, 7 or 85, or why an asynchronous run had to stop, for a run that is over.
 int exit_code_of(const Json& state);
 
 }  // namespace tutti::apps

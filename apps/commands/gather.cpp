@@ -6,6 +6,7 @@
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/command_runner.h"
 #include "tutti/parallel/fingerprint.h"
 #include "tutti/parallel/run_folder.h"
@@ -20,6 +21,10 @@ int run_gather(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   CLI11_PARSE(app, argc, argv);
   const Json state = folder_state(folder);
+  // All done and nobody there to say so: the last worker was killed before the merge.
+  if (state.contains("async") && state.value("state", "") != "done" && is_over(state) &&
+      state["async"].value("all_done", false))
+    parallel::merge_async(folder);
   const Json manifest = parallel::read_manifest(folder);
   std::vector<std::string> items;
   const auto items_file = std::filesystem::path(folder) / ".tutti" / "items.txt";

@@ -11,6 +11,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/command_runner.h"
 #include "tutti/parallel/folder_run.h"
 
@@ -65,7 +66,31 @@ Items read_item_list(const std::string& argument) {
   return items;
 }
 
-int run_sync(const MapArguments& arguments, const ParallelSettings& settings, const Items& items) {
+// Submits and leaves; what there is to know later is in the folder.
+int submit_and_leave(const MapArguments& arguments, const ParallelSettings& settings,
+                     RunFolder& folder, const JobSpec& job, const Indices& indices,
+                     const RunOptions& options, const std::filesystem::path& items_file) {
+  AsyncOptions async;
+  async.item_names.kind = items_file.empty() ? ItemNames::Kind::kNumber : ItemNames::Kind::kLine;
+  async.item_names.file = items_file;
+  const std::uint64_t left = wire::total_items(folder.remaining());
+  const auto jobs = submit_async(folder, settings, job, indices, options, async);
+  std::vector<std::string> ids;
+  for (const JobStatus& one : jobs) ids.push_back(one.job_id);
+  const std::string path = folder.path().string();
+  if (arguments.json)
+    std::printf("%s\n",
+                Json{{"output_dir", path}, {"items", indices.size()}, {"left", left}, {"jobs", ids}}
+                    .dump()
+                    .c_str());
+  if (!arguments.quiet)
+    std::fprintf(stderr, "submitted %zu job%s (%s) for %llu items; follow with: tutti status %s\n",
+                 ids.size(), ids.size() == 1 ? "" : "s", join(ids, " ").c_str(),
+                 static_cast<unsigned long long>(left), path.c_str());
+  return 0;
+}
+
+int run_items(const MapArguments& arguments, const ParallelSettings& settings, const Items& items) {
   Json fingerprint;
   fingerprint["command"] = arguments.command;
   fingerprint["items"] = {{"count", items.count}, {"crc32c", crc32c(items.text)}};
@@ -82,13 +107,15 @@ int run_sync(const MapArguments& arguments, const ParallelSettings& settings, co
   options.item_of = [&](std::uint64_t index) {
     return Json(items.lines.empty() ? std::to_string(index) : items.lines.at(index));
   };
+  const JobSpec job = command_job(arguments.command, items_file);
+  if (settings.async && !folder.remaining().empty())
+    return submit_and_leave(arguments, settings, folder, job, indices, options, items_file);
   std::unique_ptr<Client> client;
   const auto make_client = [&]() -> Client& {
     client = std::make_unique<Client>(settings, ClientOptions{.run_folder = folder.path()});
     return *client;
   };
-  const FolderRunResult result = run_in_folder(
-      folder, make_client, command_job(arguments.command, items_file), indices, options);
+  const FolderRunResult result = run_in_folder(folder, make_client, job, indices, options);
   if (arguments.json)
     std::printf("%s\n", Json{{"output_dir", folder.path().string()},
                              {"items", result.counts.total},
@@ -128,17 +155,15 @@ int run_map(int argc, char** argv) {
       ->required();
   app.add_option("--output_dir", arguments.output_dir, "where results go; run again to resume")
       ->required();
-  app.add_flag("--async", arguments.async, "submit and leave");
+  app.add_flag("--async", arguments.async,
+               "submit and leave; the workers write the results themselves");
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json, "a summary as JSON on stdout");
   CLI11_PARSE(app, own_argc, argv);
   if (arguments.command.empty())
     throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
   const ParallelSettings settings = read_settings(arguments);
-  if (settings.async)
-    throw ConfigError("map: parallel.env " + settings.env + " cannot run without its driver",
-                      "drop --async, or use a batch scheduler as parallel.env");
-  return run_sync(arguments, settings, read_item_list(arguments.items));
+  return run_items(arguments, settings, read_item_list(arguments.items));
 }
 
 }  // namespace tutti::apps

@@ -8,6 +8,22 @@
 
 namespace tutti::apps {
 
+namespace {
+
+void print_workers(const Json& workers) {
+  for (const Json& worker : workers)
+    std::printf("  worker %d  %-9s %s pid %llu  %llu items  busy %s of %s  %s\n",
+                worker.value("id", 0), worker.value("phase", "").c_str(),
+                worker.value("host", "").c_str(),
+                static_cast<unsigned long long>(worker.value("pid", std::uint64_t{0})),
+                static_cast<unsigned long long>(worker.value("items", std::uint64_t{0})),
+                format_duration(worker.value("busy_s", 0.0)).c_str(),
+                format_duration(worker.value("up_s", 0.0)).c_str(),
+                format_bytes(worker.value("rss_bytes", std::uint64_t{0})).c_str());
+}
+
+}  // namespace
+
 int run_status(int argc, char** argv) {
   std::string folder;
   bool json = false;
@@ -29,6 +45,16 @@ int run_status(int argc, char** argv) {
     std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),
                 state["driver"].value("host", "?").c_str(),
                 state["driver"].value("since", "?").c_str());
+  if (state.contains("async")) {
+    const Json& async = state["async"];
+    if (const std::string reason = async.value("reason", ""); !reason.empty())
+      std::printf("reason: %s\n", reason.c_str());
+    for (const Json& job : async["jobs"])
+      std::printf("  job %s  %s  %s\n", job.value("id", "").c_str(), job.value("phase", "").c_str(),
+                  job.value("reason", "").c_str());
+    print_workers(async["workers"]);
+    return 0;
+  }
   if (!state.contains("live")) return 0;
   const Json& live = state["live"];
   std::printf(
@@ -36,15 +62,7 @@ int run_status(int argc, char** argv) {
       live.at("eta_s").is_number() ? format_duration(live.at("eta_s").get<double>()).c_str() : "?",
       100 * live.value("utilisation", 0.0),
       static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})));
-  for (const Json& worker : live.value("workers", Json::array()))
-    std::printf("  worker %d  %-9s %s pid %llu  %llu items  busy %s of %s  %s\n",
-                worker.value("id", 0), worker.value("phase", "").c_str(),
-                worker.value("host", "").c_str(),
-                static_cast<unsigned long long>(worker.value("pid", std::uint64_t{0})),
-                static_cast<unsigned long long>(worker.value("items", std::uint64_t{0})),
-                format_duration(worker.value("busy_s", 0.0)).c_str(),
-                format_duration(worker.value("up_s", 0.0)).c_str(),
-                format_bytes(worker.value("rss_bytes", std::uint64_t{0})).c_str());
+  print_workers(live.value("workers", Json::array()));
   return 0;
 }
 

@@ -1,11 +1,13 @@
 // tutti wait: until nobody works in a folder any more.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
 
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
+#include "tutti/parallel/async/run.h"
 
 namespace tutti::apps {
 
@@ -19,8 +21,18 @@ int run_wait(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   CLI11_PARSE(app, argc, argv);
   Json state = folder_state(folder);
-  while (state.contains("driver")) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  // A scheduler is asked only while no worker shows signs of life, and not too often.
+  for (auto pause = std::chrono::milliseconds(100); !is_over(state);) {
+    std::this_thread::sleep_for(pause);
+    const bool queued = state.value("state", "") == "queued";
+    pause = queued ? std::min(pause * 2, std::chrono::milliseconds(5000))
+                   : std::chrono::milliseconds(100);
+    state = folder_state(folder);
+  }
+  // The last worker was killed between its last piece and the merge.
+  if (state.contains("async") && state.value("state", "") != "done" &&
+      state["async"].value("all_done", false)) {
+    parallel::merge_async(folder);
     state = folder_state(folder);
   }
   if (!quiet)

@@ -132,6 +132,8 @@ ParallelSettings parse_parallel(const Node& block, Problems& problems) {
   return settings;
 }
 
+int workers_per_job(const ParallelSettings& settings) { return cluster_workers_per_job(settings); }
+
 std::unique_ptr<Backend> make_backend(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner) {
   for (const BackendRow& row : backend_rows())

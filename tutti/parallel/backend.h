@@ -30,6 +30,8 @@ struct WorkerLaunch {
   std::vector<std::string> command;        // {"/path/tutti", "worker", "--run", RUN_FOLDER}
   std::filesystem::path run_folder;        // shared with the workers: keys (0600), logs, scripts
   std::map<std::string, std::string> env;  // nothing secret
+  bool outlives_driver = false;            // async: workers stay when the driver goes
+  int first_worker_id = 0;  // of the first submission (and so the names of its files)
 };
 
 enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };
@@ -61,6 +63,9 @@ class Backend {
   virtual std::vector<JobStatus> poll() = 0;
   // Ends the given jobs, or all of them when empty. Never throws: it runs on every way out.
   virtual void cancel(const std::vector<std::string>& job_ids = {}) noexcept = 0;
+  // Takes jobs of an earlier driver over, so that poll and cancel know them too. Backends whose
+  // workers nobody else can find (this machine, ssh) ignore it: there the heartbeats tell.
+  virtual void adopt(const std::vector<JobStatus>& /*jobs*/) {}
   // The scripts and commands `submit(n)` would use; submits nothing.
   virtual std::vector<ScriptPreview> scripts(int n) const = 0;
 };
@@ -81,6 +86,9 @@ struct ParallelSettings {
 
 // Reads the block and checks `options` against the backend's schema; reports every problem.
 ParallelSettings parse_parallel(const config::Node& block, config::Problems& problems);
+
+// How many workers one job of this backend holds (`processes`).
+int workers_per_job(const ParallelSettings& settings);
 
 // The backend for `settings.env`. REQUIRES: parse_parallel reported no problem.
 std::unique_ptr<Backend> make_backend(const ParallelSettings& settings, const WorkerLaunch& launch,

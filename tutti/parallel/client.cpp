@@ -40,9 +40,6 @@ std::vector<wire::IndexRange> Indices::ranges() const {
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-namespace {
-
-// The same items, most expensive first. Ties keep their order, so runs are repeatable.
 std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange>& work,
                                               const std::function<double(std::uint64_t)>& cost) {
   std::vector<std::pair<double, std::uint64_t>> items;
@@ -60,8 +57,6 @@ std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange
   }
   return sorted;
 }
-
-}  // namespace
 
 Client::Client(ParallelSettings settings, ClientOptions options)
     : engine_(std::make_unique<Engine>(std::move(settings), std::move(options))) {}

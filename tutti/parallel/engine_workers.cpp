@@ -83,6 +83,14 @@ void Engine::on_hello(const std::string& identity, std::uint32_t id, std::uint64
     return;
   }
   Worker& worker = found->second;
+  if (worker.pid != 0 && (worker.pid != pid || worker.host != host)) {
+    // The scheduler started the job again (requeue): what the process before held goes to others,
+    // and it is nobody's fault.
+    if (run_)
+      run_->report.handed_again += run_->schedule.lose(worker.id, std::nullopt, false).returned;
+    worker.said_bye = false;
+    if (worker.phase != Phase::kDying) worker.phase = Phase::kStarting;
+  }
   worker.pid = pid;
   worker.host = host;
   worker.last_heard = SteadyClock::now();

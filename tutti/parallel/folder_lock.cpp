@@ -2,41 +2,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <random>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/core/text.h"
-#include "tutti/core/units.h"
-#include "tutti/parallel/network.h"
+#include "tutti/parallel/process_identity.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr double kStaleSeconds = 60;
-
-// Field 22 of /proc/PID/stat: with the pid it names a process for good (pids are used again).
-std::string start_time_of(long pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const auto close = text.rfind(')');
-  if (close == std::string::npos) return "";
-  const auto words = split_words(std::string_view(text).substr(close + 1));
-  return words.size() > 19 && words[0] != "Z" ? words[19] : "";
-}
-
-// A pid means something only inside its own namespace (containers may share a host name).
-std::string pid_namespace() {
-  std::error_code ignored;  // no /proc: then all processes share ""
-  return fs::read_symlink("/proc/self/ns/pid", ignored).string();
-}
 
 Json read_lock(const fs::path& path) {
   try {
@@ -48,10 +28,7 @@ Json read_lock(const fs::path& path) {
 
 bool is_alive(const Json& lock) {
   if (!lock.is_object()) return false;
-  if (lock.value("host", "") == host_name() && lock.value("pid_namespace", "") == pid_namespace()) {
-    const std::string started = start_time_of(lock.value("pid", 0L));
-    return !started.empty() && started == lock.value("start_time", "");
-  }
+  if (const auto alive = ProcessIdentity::from_json(lock).alive()) return *alive;
   return Clock::system().unix_seconds() - lock.value("heartbeat", 0.0) < kStaleSeconds;
 }
 
@@ -93,10 +70,7 @@ FolderLock::~FolderLock() {
 
 std::string FolderLock::content() const {
   Json json;
-  json["host"] = host_name();
-  json["pid"] = ::getpid();
-  json["pid_namespace"] = pid_namespace();
-  json["start_time"] = start_time_of(::getpid());
+  ProcessIdentity::self().put_into(json);
   json["since"] = since_;
   json["heartbeat"] = Clock::system().unix_seconds();
   json["nonce"] = nonce_;

@@ -79,6 +79,7 @@ JournalWriter::JournalWriter(fs::path path, std::uint64_t fingerprint, JournalOp
     fsync_file(fd_.get(), path_);
     fsync_folder(path_.parent_path());
   }
+  size_ = good == 0 ? kHeaderBytes : good;
   last_sync_ = std::chrono::steady_clock::now();
 }
 
@@ -90,6 +91,7 @@ void JournalWriter::append(const JournalRecord& record) {
   put(buffer_, crc32c(record.payload, crc32c(body)));
   buffer_ += body;
   buffer_ += record.payload;
+  size_ += 4 + body.size() + record.payload.size();
   if (buffer_.size() > kFlushBytes || options_.fsync == Fsync::kAlways) flush();
 }
 

@@ -51,12 +51,14 @@ class JournalWriter {
   void append(const JournalRecord& record);  // may stay in memory until flush
   void flush();
   void sync();
+  std::uint64_t size() const noexcept { return size_; }  // of the file once flushed
 
  private:
   const std::filesystem::path path_;
   const JournalOptions options_;
   UniqueFd fd_;
   std::string buffer_;
+  std::uint64_t size_ = 0;
   bool dirty_ = false;
   std::chrono::steady_clock::time_point last_sync_{};
 };

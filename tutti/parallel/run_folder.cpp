@@ -10,6 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/fingerprint.h"
 
 namespace tutti::parallel {
@@ -22,6 +23,30 @@ Json read_json_file(const fs::path& path) {
   return parse_json(read_file(path), path.string());
 }
 
+std::uint64_t manifest_hash(const Json& manifest) {
+  return std::strtoull(manifest.value("fingerprint_hash", "0").c_str(), nullptr, 16);
+}
+
+// Calls `each` for every record that counts, journal by journal: what an asynchronous worker wrote
+// after it had lost its claim does not (async/board.h).
+void scan_journals(const fs::path& folder, std::uint64_t hash,
+                   const std::function<void(MappedFile)>& keep,
+                   const std::function<void(const JournalRecord&, std::uint64_t offset)>& each) {
+  const auto fence = AsyncFence::load(folder);
+  for (const fs::path& file : journal_files(folder)) {
+    const std::string stem = file.stem();
+    const bool fenced = stem.starts_with("async-");
+    if (fenced && !fence) continue;  // of a run that was absorbed; about to be removed
+    MappedFile bytes(file);
+    scan_journal(bytes.bytes(), hash, [&](const JournalRecord& record, std::uint64_t offset) {
+      if (!fenced || fence->accepts(stem, record.index, offset)) each(record, offset);
+    });
+    if (keep) keep(std::move(bytes));
+  }
+}
+
+}  // namespace
+
 std::vector<fs::path> journal_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code ignored;  // no journal folder: no journals
@@ -31,12 +56,6 @@ std::vector<fs::path> journal_files(const fs::path& folder) {
   return files;
 }
 
-std::uint64_t manifest_hash(const Json& manifest) {
-  return std::strtoull(manifest.value("fingerprint_hash", "0").c_str(), nullptr, 16);
-}
-
-}  // namespace
-
 Json read_manifest(const fs::path& folder) { return read_json_file(folder / "manifest.json"); }
 Json read_status(const fs::path& folder) { return read_json_file(folder / "status.json"); }
 
@@ -45,9 +64,11 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
     : path_(fs::absolute(path)), fingerprint_(fingerprint), indices_(std::move(indices)) {
   make_folders(path_);
   lock_ = std::make_unique<FolderLock>(path_);
+  refuse_if_async_alive(path_);
   const Json manifest = read_manifest(path_);
   created_ = utc_timestamp(Clock::system().unix_seconds());
   if (!options.resume) {
+    remove_async(path_);
     for (const char* name :
          {"journal", "large", "manifest.json", "results.jsonl", "failed.jsonl", "status.json"})
       fs::remove_all(path_ / name);
@@ -67,19 +88,19 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   const std::uint64_t hash = fingerprint_hash(fingerprint_);
   journal_ =
       std::make_unique<JournalWriter>(path_ / "journal" / "main.journal", hash, options.journal);
+  absorb_async(path_, hash, *journal_);
   done_.resize(indices_.bound());
-  for (const fs::path& file : journal_files(path_)) {
-    const MappedFile bytes(file);
-    scan_journal(bytes.bytes(), hash, [&](const JournalRecord& record, std::uint64_t) {
-      if (record.index < done_.size() && record.status != wire::ItemStatus::kFailed)
-        done_[record.index] = true;
-    });
-  }
+  scan_journals(path_, hash, nullptr, [&](const JournalRecord& record, std::uint64_t) {
+    if (record.index < done_.size() && record.status != wire::ItemStatus::kFailed)
+      done_[record.index] = true;
+  });
   for (std::uint64_t i = 0; i < indices_.size(); ++i) done_before_ += done_[indices_[i]] ? 1 : 0;
   live_.ok = done_before_;
 }
 
 RunFolder::~RunFolder() = default;
+
+std::uint64_t RunFolder::hash() const noexcept { return fingerprint_hash(fingerprint_); }
 
 std::vector<wire::IndexRange> RunFolder::remaining() const {
   std::vector<wire::IndexRange> ranges;
@@ -170,6 +191,15 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
   write_file_atomic(path_ / "manifest.json", manifest.dump(2) + "\n");
 }
 
+void update_manifest(const fs::path& folder, const std::string& state, const FolderCounts& counts) {
+  Json manifest = read_manifest(folder);
+  manifest["state"] = state;
+  manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
+  manifest["ok"] = counts.ok;
+  manifest["failed"] = counts.failed;
+  write_file_atomic(folder / "manifest.json", manifest.dump(2) + "\n");
+}
+
 FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of,
                                const std::function<void(std::uint64_t, const Json&)>& each) {
   journal_->flush();
@@ -203,17 +233,14 @@ FolderCounts count_items(const fs::path& folder) {
   if (!manifest.is_object()) return counts;
   counts.total = manifest.value("items", std::uint64_t{0});
   std::vector<std::uint8_t> state;  // 0 unknown, 1 failed, 2 ok
-  for (const fs::path& file : journal_files(folder)) {
-    const MappedFile bytes(file);
-    scan_journal(bytes.bytes(), manifest_hash(manifest),
-                 [&](const JournalRecord& record, std::uint64_t) {
-                   constexpr std::uint64_t kSane = std::uint64_t{1} << 32;
-                   if (record.index >= kSane) return;
-                   if (record.index >= state.size()) state.resize(record.index + 1);
-                   state[record.index] = std::max<std::uint8_t>(
-                       state[record.index], record.status == wire::ItemStatus::kFailed ? 1 : 2);
-                 });
-  }
+  scan_journals(folder, manifest_hash(manifest), nullptr,
+                [&](const JournalRecord& record, std::uint64_t) {
+                  constexpr std::uint64_t kSane = std::uint64_t{1} << 32;
+                  if (record.index >= kSane) return;
+                  if (record.index >= state.size()) state.resize(record.index + 1);
+                  state[record.index] = std::max<std::uint8_t>(
+                      state[record.index], record.status == wire::ItemStatus::kFailed ? 1 : 2);
+                });
   counts.failed = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 1));
   counts.ok = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 2));
   return counts;
@@ -227,17 +254,14 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
   std::vector<std::uint64_t> where(indices.bound());
   std::vector<MappedFile> journals;
   std::vector<bool> ok(indices.bound());
-  for (const fs::path& file : journal_files(folder)) {
-    const std::uint64_t number = journals.size();
-    journals.emplace_back(file);
-    scan_journal(journals.back().bytes(), hash,
-                 [&](const JournalRecord& record, std::uint64_t offset) {
-                   // The first good result counts; of failures the last.
-                   if (record.index >= where.size() || ok[record.index]) return;
-                   where[record.index] = (number << 48) | (offset + 1);
-                   ok[record.index] = record.status != wire::ItemStatus::kFailed;
-                 });
-  }
+  scan_journals(
+      folder, hash, [&](MappedFile file) { journals.push_back(std::move(file)); },
+      [&](const JournalRecord& record, std::uint64_t offset) {
+        // The first good result counts; of failures the last.
+        if (record.index >= where.size() || ok[record.index]) return;
+        where[record.index] = (static_cast<std::uint64_t>(journals.size()) << 48) | (offset + 1);
+        ok[record.index] = record.status != wire::ItemStatus::kFailed;
+      });
   FolderCounts counts;
   counts.total = indices.size();
   std::string failed_lines;

@@ -48,6 +48,7 @@ class RunFolder {
 
   const std::filesystem::path& path() const noexcept { return path_; }
   std::uint64_t num_done_before() const noexcept { return done_before_; }
+  std::uint64_t hash() const noexcept;  // of the fingerprint
   // Not done yet, in the order of the indices. Failed items are tried again.
   std::vector<wire::IndexRange> remaining() const;
 
@@ -89,6 +90,11 @@ FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fi
 // manifest.json and status.json of a folder, or null.
 Json read_manifest(const std::filesystem::path& folder);
 Json read_status(const std::filesystem::path& folder);
+// Changes state and counts of a manifest that is there.
+void update_manifest(const std::filesystem::path& folder, const std::string& state,
+                     const FolderCounts& counts);
+// The journals of a folder, in the order in which they are read.
+std::vector<std::filesystem::path> journal_files(const std::filesystem::path& folder);
 // Counts ok and failed items from the journals, whatever the state of the run.
 FolderCounts count_items(const std::filesystem::path& folder);
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tutti/core/log.h"
+#include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/job_spec.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/worker_state.h"
@@ -208,14 +209,20 @@ Env& get_worker() {
 
 int run_worker(const WorkerOptions& options) {
   WorkerState state;
-  std::thread link([&] { run_link(state, options); });
+  int code = 0;
+  std::thread link([&] {
+    if (options.async_generation.empty())
+      run_link(state, options);
+    else
+      code = run_async_link(state, options);
+  });
   {
     Compute compute(state, options);
     compute.run();
   }
   state.set_finished();
   link.join();
-  return 0;
+  return code;
 }
 
 }  // namespace tutti::parallel

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace tutti::parallel {
 
@@ -22,6 +23,8 @@ struct WorkerOptions {
   double death_timeout_s = 60;     // leave when the driver is silent for this long
   std::uint64_t memory_limit = 0;  // bytes of this process and its children; 0: none
   double drain_at = 0;             // unix seconds: finish the running item and leave; 0: never
+  std::string async_generation;    // not empty: an asynchronous run, no driver
+  std::string async_name;          // of this process in it
   bool own_process = true;         // false: a thread of the driver (no signals, no exit)
 };
 

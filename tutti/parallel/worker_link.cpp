@@ -21,23 +21,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-std::uint64_t resident_bytes(const std::string& pid) {
-  std::ifstream statm("/proc/" + pid + "/statm");
-  std::uint64_t total = 0;
-  std::uint64_t resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGE_SIZE));
-}
-
-// This process and everything below it: a command an item runs counts as the item.
-std::uint64_t tree_resident_bytes(const std::string& pid, int depth = 0) {
-  std::uint64_t total = resident_bytes(pid);
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-  std::string child;
-  while (depth < 8 && children >> child) total += tree_resident_bytes(child, depth + 1);
-  return total;
-}
-
 class Link {
  public:
   Link(WorkerState& state, const WorkerOptions& options)

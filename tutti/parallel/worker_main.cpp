@@ -12,6 +12,8 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/client.h"
 #include "tutti/parallel/command_runner.h"
 #include "tutti/parallel/worker.h"
 
@@ -78,6 +80,10 @@ int worker_main(int argc, char** argv) try {
       options.run_folder = argv[i + 1];
     else if (flag == "--id")
       options.id = std::atoi(argv[i + 1]);
+    else if (flag == "--async")
+      options.async_generation = argv[i + 1];
+    else if (flag == "--name")
+      options.async_name = argv[i + 1];
     else
       throw ConfigError("worker: unknown option " + std::string(flag),
                         "usage: worker --run FOLDER --id N");
@@ -87,6 +93,11 @@ int worker_main(int argc, char** argv) try {
   options.death_timeout_s = env_number("TUTTI_WORKER_DEATH_TIMEOUT", options.death_timeout_s);
   options.memory_limit = static_cast<std::uint64_t>(env_number("TUTTI_WORKER_MEMORY_LIMIT", 0));
   options.drain_at = env_number("TUTTI_WORKER_DRAIN_AT", 0);
+  if (!options.async_generation.empty() && options.async_name.empty()) {
+    std::vector<std::string> command = {own_program(), "worker"};
+    command.insert(command.end(), argv + 1, argv + argc);
+    return supervise_async(command, options);
+  }
   register_command_runner();
   start_keeper();
   // SIGTERM means "leave after this item" and is read by the link; Ctrl-C is the driver's business.

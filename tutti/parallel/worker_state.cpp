@@ -6,12 +6,33 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "tutti/core/error.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
+
+namespace {
+
+std::uint64_t resident_bytes(const std::string& pid) {
+  std::ifstream statm("/proc/" + pid + "/statm");
+  std::uint64_t total = 0;
+  std::uint64_t resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace
+
+std::uint64_t tree_resident_bytes(const std::string& pid, int depth) {
+  std::uint64_t total = resident_bytes(pid);
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  std::string child;
+  while (depth < 8 && children >> child) total += tree_resident_bytes(child, depth + 1);
+  return total;
+}
 
 ProgressPage::ProgressPage(const fs::path& run_folder, int worker_id) {
   const UniqueFd fd(

@@ -114,6 +114,9 @@ class WorkerState {
   SteadyTime last_flush_{};
 };
 
+// Resident memory of a process and everything below it: a command an item runs counts as the item.
+std::uint64_t tree_resident_bytes(const std::string& pid, int depth = 0);
+
 // The link's thread function; returns when the worker should leave.
 void run_link(WorkerState& state, const WorkerOptions& options);
 

@@ -1,18 +1,43 @@
 #include "tests/parallel/cluster/bed.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <fstream>
 
 #include "tutti/config/load.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/run_folder.h"
 
 namespace tutti::parallel {
 
-void BedTest::SetUp() {
-  const auto up =
-      run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/up.sh"},
-                   .env = {{"BED", bed_.string()}},
-                   .timeout = std::chrono::seconds(240)});
-  if (up.exit_code == 77) GTEST_SKIP() << trim(up.out);
+std::filesystem::path BedTest::bed_;
+std::string BedTest::name_;
+std::string BedTest::skip_reason_;
+
+namespace {
+
+const std::string kProgram = TUTTI_BIN_DIR "/tutti";
+
+std::string bed_script(const std::string& name, const char* script) {
+  return std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name + "/" + script;
+}
+
+}  // namespace
+
+void BedTest::bring_up(const std::string& name) {
+  name_ = name;
+  skip_reason_.clear();
+  // Not a TempFolder: those are closed to the users some daemons run as.
+  bed_ = std::filesystem::temp_directory_path() /
+         ("tutti-bed-" + name + "-" + std::to_string(::getpid()));
+  const auto up = run_command({.argv = {bed_script(name, "up.sh")},
+                               .env = {{"BED", bed_.string()}},
+                               .timeout = std::chrono::seconds(400)});
+  if (up.exit_code == 77) {
+    skip_reason_ = trim(up.out);
+    return;
+  }
   ASSERT_TRUE(up.ok()) << up.out << up.err;
   // The bed's commands find it by the variables of its env.sh.
   if (std::filesystem::exists(bed_ / "env.sh"))
@@ -23,12 +48,24 @@ void BedTest::SetUp() {
                    1);
 }
 
-void BedTest::TearDown() {
-  const auto down =
-      run_command({.argv = {std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name_ + "/down.sh"},
-                   .env = {{"BED", bed_.string()}},
-                   .timeout = std::chrono::seconds(120)});
+void BedTest::bring_down() {
+  const auto down = run_command({.argv = {bed_script(name_, "down.sh")},
+                                 .env = {{"BED", bed_.string()}},
+                                 .timeout = std::chrono::seconds(120)});
   EXPECT_TRUE(down.ok()) << down.out << down.err;
+  EXPECT_FALSE(std::filesystem::exists(bed_));
+}
+
+void BedTest::SetUp() {
+  if (!skip_reason_.empty()) GTEST_SKIP() << skip_reason_;
+}
+
+// Workers of a test that failed must not disturb the next.
+void BedTest::TearDown() {
+  if (!HasFailure()) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    if (std::filesystem::exists(entry.path() / ".tutti"))
+      tutti({"cancel", "--now", entry.path().string()});
 }
 
 ParallelSettings BedTest::settings(const std::string& block_yaml) {
@@ -55,6 +92,80 @@ std::vector<std::string> BedTest::run(const ParallelSettings& settings, const st
   });
   if (report != nullptr) *report = got;
   return results;
+}
+
+CommandResult BedTest::tutti(const std::vector<std::string>& words) const {
+  std::vector<std::string> argv = {kProgram};
+  argv.insert(argv.end(), words.begin(), words.end());
+  return run_command({.argv = argv, .timeout = std::chrono::seconds(240)});
+}
+
+std::vector<std::string> BedTest::map_words(const std::string& block,
+                                            const std::filesystem::path& out, int count,
+                                            const std::vector<std::string>& command,
+                                            bool async) const {
+  const auto config = out.string() + ".yaml";
+  write_file_atomic(config, "parallel: " + block + "\n");
+  std::vector<std::string> words = {
+      "map",          "--config",   config,   "--items", std::to_string(count),
+      "--output_dir", out.string(), "--quiet"};
+  if (async) words.emplace_back("--async");
+  words.emplace_back("--");
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+CommandResult BedTest::map(const std::string& block, const std::filesystem::path& out, int count,
+                           const std::vector<std::string>& command, bool async) const {
+  return tutti(map_words(block, out, count, command, async));
+}
+
+std::string BedTest::local_results(int count, const std::vector<std::string>& command) {
+  const auto out = folder_.path() / ("local-" + std::to_string(next_run_++));
+  const auto run = map("{env: local, n_workers: 4}", out, count, command, false);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  return read_file(out / "results.jsonl");
+}
+
+std::string BedTest::wait_for_results(const std::filesystem::path& out) const {
+  const auto waited = tutti({"wait", out.string()});
+  if (waited.exit_code != 0)
+    return "exit code " + std::to_string(waited.exit_code) + ": " + waited.out + waited.err +
+           tutti({"status", out.string()}).out;
+  return read_file(out / "results.jsonl");
+}
+
+void BedTest::expect_local_bytes_in_both_modes(const std::string& block) {
+  const std::vector<std::string> command = {"printf", "item %s", "{}"};
+  const std::string expected = local_results(1000, command);
+  const auto sync = folder_.path() / "sync";
+  const auto run = map(block, sync, 1000, command, false);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(read_file(sync / "results.jsonl"), expected);
+  const auto async = folder_.path() / "async";
+  const auto submitted = map(block, async, 1000, command, true);
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+  EXPECT_EQ(wait_for_results(async), expected);
+  EXPECT_TRUE(eventually([&] { return processes_with("--run " + folder_.path().string()) == 0; }))
+      << "workers were left running";
+}
+
+std::uint64_t BedTest::num_ok(const std::filesystem::path& out) {
+  std::error_code none;
+  return std::filesystem::exists(out / "manifest.json", none) ? count_items(out).ok : 0;
+}
+
+int BedTest::processes_with(const std::string& word) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream in(entry.path() / "cmdline");
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::replace(text.begin(), text.end(), '\0', ' ');
+    if (text.find(word) != std::string::npos) ++count;
+  }
+  return count;
 }
 
 std::string BedTest::sh(const std::string& line) {

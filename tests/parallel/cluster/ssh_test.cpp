@@ -12,12 +12,18 @@ using ::testing::HasSubstr;
 
 class Ssh : public BedTest {
  protected:
-  Ssh() : BedTest("ssh") {}
+  static void SetUpTestSuite() { bring_up("ssh"); }
+  static void TearDownTestSuite() { bring_down(); }
   ParallelSettings ssh(int n_workers, const std::string& hosts = "[h1, h2, h3]",
                        const std::string& more = "") {
     return settings("{env: ssh, interface: tutbr0, n_workers: " + std::to_string(n_workers) +
                     ", options: {hosts: " + hosts + ", connect_options: {config: " +
                     (bed_ / "ssh_config").string() + ", keepalive_interval: 1}" + more + "}}");
+  }
+  std::string block() const {
+    return "{env: ssh, interface: tutbr0, n_workers: 6, options: {hosts: [h1, h2, h3], "
+           "connect_options: {config: " +
+           (bed_ / "ssh_config").string() + ", keepalive_interval: 1}}}";
   }
   int workers_left() {
     return static_cast<int>(
@@ -55,6 +61,32 @@ TEST_F(Ssh, AnUnknownHostIsNamed) {
     FAIL() << "accepted";
   } catch (const SchedulerError& error) {
     EXPECT_THAT(error.what(), HasSubstr("nosuchhost.invalid"));
+  }
+}
+
+TEST_F(Ssh, MapOfAThousandItemsInBothModes) { expect_local_bytes_in_both_modes(block()); }
+
+TEST_F(Ssh, HostsThatAreOffOrCutOffCostAnAsyncRunNothing) {
+  const std::vector<std::string> command = {"sh", "-c", "sleep 0.05; echo {}"};
+  const std::string expected = local_results(300, command);
+  const auto out = folder_.path() / "async";
+  ASSERT_EQ(map(block(), out, 300, command, true).exit_code, 0);
+  ASSERT_TRUE(eventually([&] { return num_ok(out) > 40; }));
+  sh("kill -9 $(cat " + (bed_ / "run/h2.pid").string() + ")");
+  sh("ip link set tutv3 down");  // its workers see the folder still, and go on
+  EXPECT_EQ(wait_for_results(out), expected);
+  sh("ip link set tutv3 up; BED=" + bed_.string() + " " + TUTTI_SOURCE_DIR "/tests/beds/ssh/up.sh");
+}
+
+TEST_F(Ssh, AnUnreachableHostIsExitSixInSshsWords) {
+  for (const bool async : {false, true}) {
+    const auto out = folder_.path() / (async ? "async" : "sync");
+    const auto run =
+        map("{env: ssh, n_workers: 1, options: {hosts: [nosuchhost.invalid], "
+            "connect_retries: 0}}",
+            out, 10, {"echo"}, async);
+    EXPECT_EQ(run.exit_code, 6) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("nosuchhost.invalid"));
   }
 }
 

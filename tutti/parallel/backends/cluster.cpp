@@ -66,6 +66,13 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
                   "give the exact name, as in `tutti parallel script`");
 }
 
+int cluster_workers_per_job(const ParallelSettings& settings) {
+  const Row* row = find_job_queue(settings.env);
+  config::Problems ignored;  // check_cluster has reported them
+  return row == nullptr ? 1
+                        : parse_jobqueue_options(row->kind, settings.options, ignored).processes;
+}
+
 std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner) {
   if (settings.env == "ssh") return make_ssh(settings, launch, runner);

@@ -37,4 +37,7 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
 std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner);
 
+// `processes` of a batch scheduler's job; 1 elsewhere.
+int cluster_workers_per_job(const ParallelSettings& settings);
+
 }  // namespace tutti::parallel

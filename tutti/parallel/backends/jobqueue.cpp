@@ -81,7 +81,9 @@ JobQueueBackend::JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptio
       options_(std::move(options)),
       launch_(std::move(launch)),
       runner_(runner),
-      clock_(clock) {}
+      clock_(clock),
+      next_worker_id_(launch_.first_worker_id),
+      next_submission_(launch_.first_worker_id) {}
 
 std::vector<Submission> JobQueueBackend::plan(int n) const {
   std::vector<Submission> out;
@@ -278,6 +280,15 @@ void JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
   query_pause_ = Seconds(1.0);
 } catch (const std::exception& error) {
   log::warning("cannot cancel jobs: {}", error.what());
+}
+
+void JobQueueBackend::adopt(const std::vector<JobStatus>& jobs) {
+  // Submitted long ago: one that the scheduler does not know at the first look is gone.
+  for (const JobStatus& status : jobs)
+    jobs_.push_back({.status = status,
+                     .job_log = status.log,
+                     .submitted = clock_.steady() - std::chrono::hours(1),
+                     .times_missing = 1});
 }
 
 std::vector<ScriptPreview> JobQueueBackend::scripts(int n) const {

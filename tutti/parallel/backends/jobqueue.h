@@ -101,6 +101,7 @@ class JobQueueBackend final : public Backend {
   std::vector<JobStatus> submit(int n) override;
   std::vector<JobStatus> poll() override;
   void cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
+  void adopt(const std::vector<JobStatus>& jobs) override;
   std::vector<ScriptPreview> scripts(int n) const override;
 
  private:

@@ -258,6 +258,20 @@ class KubeBackend final : public Backend {
     log::warning("cannot delete Jobs: {}", error.what());
   }
 
+  void adopt(const std::vector<JobStatus>& jobs) override {
+    for (const JobStatus& job : jobs) {
+      const auto slash = job.job_id.rfind('/');
+      if (slash == std::string::npos) continue;
+      const std::string name = job.job_id.substr(0, slash);
+      const auto index = static_cast<std::size_t>(std::stoul(job.job_id.substr(slash + 1)));
+      if (groups_.empty() || groups_.back().name != name) groups_.push_back({.name = name});
+      auto& pods = groups_.back().pods;
+      while (pods.size() <= index)
+        pods.push_back({.job_id = fmt::format("{}/{}", name, pods.size()), .worker_ids = {-1}});
+      pods[index] = job;
+    }
+  }
+
   std::vector<ScriptPreview> scripts(int n) const override {
     return {
         {kube_manifest(settings_, launch_, job_name(next_job_), n, next_worker_id_).dump(2) + "\n",
@@ -291,7 +305,7 @@ class KubeBackend final : public Backend {
   const std::string run_;  // tells the Jobs of two runs apart
   std::vector<Group> groups_;
   Clock::TimePoint last_query_{};
-  int next_worker_id_ = 0;
+  int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;
 };
 

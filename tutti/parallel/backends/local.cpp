@@ -133,7 +133,11 @@ LocalBackend::LocalBackend(const ParallelSettings& settings, const WorkerLaunch&
                  .parse(drop_options_without_meaning(settings.options, ignored), ignored);
 }
 
-LocalBackend::~LocalBackend() { cancel(); }
+LocalBackend::~LocalBackend() {
+  if (!launch_.outlives_driver) cancel();
+  for (Job& job : jobs_)
+    if (launch_.outlives_driver) job.process.detach();
+}
 
 std::map<std::string, std::string> LocalBackend::worker_env(int slot) const {
   std::map<std::string, std::string> env = launch_.env;
@@ -164,6 +168,7 @@ Command LocalBackend::worker_command(int id, int slot) const {
   command.argv.insert(command.argv.end(), {"--id", std::to_string(id)});
   command.env = worker_env(slot);
   command.stdout_path = log_path(id);
+  command.die_with_parent = !launch_.outlives_driver;
   return command;
 }
 
@@ -312,6 +317,9 @@ std::unique_ptr<Backend> make_local(const ParallelSettings& settings, const Work
   Problems ignored;  // parse_parallel has reported them
   const LocalOptions options =
       local_schema("local").parse(drop_options_without_meaning(settings.options, ignored), ignored);
+  if (!options.processes && launch.outlives_driver)
+    throw ConfigError("parallel.options.processes: threads end with their driver",
+                      "remove it, or async: true");
   if (!options.processes) return std::make_unique<ThreadBackend>(options, launch);
   return std::make_unique<LocalBackend>(settings, launch);
 }

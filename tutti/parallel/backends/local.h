@@ -60,7 +60,7 @@ class LocalBackend : public Backend {
   int free_slot() const;
 
   std::vector<Job> jobs_;
-  int next_id_ = 0;
+  int next_id_ = launch_.first_worker_id;
 };
 
 }  // namespace tutti::parallel

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <thread>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -66,6 +67,7 @@ class SshBackend final : public Backend {
       out.push_back(status(job, JobPhase::kRunning, ""));
       jobs_.push_back(std::move(job));
     }
+    if (launch_.outlives_driver) wait_for_starts(out);
     return out;
   }
 
@@ -148,6 +150,24 @@ class SshBackend final : public Backend {
   }
 
  private:
+  // The connections of an asynchronous run end as soon as the workers are on their own. Hosts that
+  // cannot be had are left out; when none can, that is an error.
+  void wait_for_starts(std::vector<JobStatus>& started) {
+    std::vector<JobStatus> good;
+    std::string words;
+    while (!jobs_.empty()) {
+      for (const JobStatus& job : poll()) {
+        if (job.phase == JobPhase::kEnded) good.push_back(job);
+        if (job.phase != JobPhase::kFailed) continue;
+        log::warning("no workers on a host: {}", job.reason);
+        words += (words.empty() ? "" : "; ") + job.reason;
+      }
+      std::this_thread::sleep_for(20ms);
+    }
+    if (good.empty()) throw SchedulerError("no host can be used: " + words);
+    started = std::move(good);
+  }
+
   struct Job {
     std::string id;
     std::size_t host = 0;
@@ -215,7 +235,7 @@ class SshBackend final : public Backend {
 
   std::vector<Job> jobs_;
   std::vector<int> failures_;  // per host
-  int next_worker_id_ = 0;
+  int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;
 };
 
@@ -261,6 +281,18 @@ std::string ssh_remote_script(const SshSettings& settings, const WorkerLaunch& l
     text += fmt::format("export TMPDIR={}\n", shell_quote(settings.local_directory));
   std::string ids;
   for (const int id : worker_ids) ids += fmt::format(" {}", id);
+  if (launch.outlives_driver) {
+    // Sessions of their own: nothing of the connection holds them, and its end does not end them.
+    text += fmt::format(
+        "[ -r {0}/.tutti/async/job.json ] || {{ echo \"the output folder is not visible here: "
+        "\"{0} "
+        ">&2; exit {1}; }}\n"
+        "for tutti_id in{2}; do\n"
+        "  setsid {3} --id $tutti_id </dev/null >>{0}/logs/worker-$tutti_id.log 2>&1 &\n"
+        "done\nexit 0\n",
+        run, kNoFolder, ids, join(words, " "));
+    return text;
+  }
   // The shell gives /dev/null to what runs in the background, so the connection is kept as
   // descriptor 3.
   text += fmt::format(

@@ -1,0 +1,158 @@
+// `tutti map --async` and its companions on this machine, as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/parallel/items.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/async/job.h"
+#include "tutti/parallel/run_folder.h"
+
+namespace tutti::parallel {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace trial;
+using ::testing::HasSubstr;
+
+const std::string kTuttiProgram = TUTTI_BIN_DIR "/tutti";
+
+class AsyncMap : public ::testing::Test {
+ protected:
+  ~AsyncMap() override {
+    if (fs::exists(async_folder(out_))) tutti({"cancel", "--now", out_.string()});
+    EXPECT_TRUE(wait_until([&] { return workers().empty(); })) << "a worker was left running";
+  }
+  CommandResult tutti(std::vector<std::string> words) const {
+    words.insert(words.begin(), kTuttiProgram);
+    return run_command({.argv = words, .timeout = std::chrono::seconds(100)});
+  }
+  CommandResult map(const fs::path& out, const std::string& items,
+                    const std::vector<std::string>& command, const std::string& yaml,
+                    bool async = true) const {
+    std::string block = "parallel:\n";
+    for (const auto& line : split(yaml, '\n')) block += "  " + line + "\n";
+    write_file_atomic(folder_.path() / "conf.yaml", block);
+    std::vector<std::string> words = {
+        "map",        "--config", (folder_.path() / "conf.yaml").string(),
+        "--items",    items,      "--output_dir",
+        out.string(), "--quiet"};
+    if (async) words.emplace_back("--async");
+    words.emplace_back("--");
+    words.insert(words.end(), command.begin(), command.end());
+    return tutti(words);
+  }
+  // Worker processes of the run that do items (not their supervisors).
+  std::vector<pid_t> workers() const {
+    std::vector<pid_t> pids;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::ifstream in(entry.path() / "cmdline");
+      std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+      std::replace(text.begin(), text.end(), '\0', ' ');
+      if (text.find("--run " + out_.string() + " ") != std::string::npos &&
+          text.find("--name") != std::string::npos)
+        pids.push_back(std::stoi(name));
+    }
+    return pids;
+  }
+  std::string results(const fs::path& out) const { return read_file(out / "results.jsonl"); }
+
+  TempFolder folder_{"async"};
+  fs::path out_ = folder_.path() / "out";
+  fs::path quiet_ = folder_.path() / "quiet";
+};
+
+TEST_F(AsyncMap, GivesTheBytesOfASynchronousRun) {
+  std::string items;
+  for (int i = 0; i < 300; ++i) items += "utt \"" + std::to_string(i) + "\"\n";
+  write_file_atomic(folder_.path() / "items", items);
+  const std::string list = (folder_.path() / "items").string();
+  ASSERT_EQ(map(quiet_, list, {"echo", "{index}:{}"}, "n_workers: 2", false).exit_code, 0);
+  const auto submitted = map(out_, list, {"echo", "{index}:{}"}, "n_workers: 3");
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 0);
+  EXPECT_EQ(results(out_), results(quiet_));
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("done, 300 of 300 items ok"));
+  EXPECT_EQ(tutti({"gather", out_.string()}).exit_code, 0);
+  EXPECT_EQ(results(out_), results(quiet_));
+}
+
+TEST_F(AsyncMap, TheKeyInTheConfigDoesTheSameAndLargeResultsGoThroughFiles) {
+  const std::vector<std::string> command = {"sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x"};
+  ASSERT_EQ(map(quiet_, "6", command, "n_workers: 2", false).exit_code, 0);
+  ASSERT_EQ(map(out_, "6", command, "n_workers: 2\nasync: true", false).exit_code, 0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 0);
+  EXPECT_EQ(results(out_), results(quiet_));
+}
+
+TEST_F(AsyncMap, StatusAndCancelWorkWhileItRunsAndAnyModeResumes) {
+  const std::vector<std::string> command = {"sh", "-c", "sleep 0.05; echo {}"};
+  ASSERT_EQ(map(out_, "200", command, "n_workers: 2").exit_code, 0);
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 5; }));
+  const auto status = tutti({"status", out_.string(), "--json"});
+  EXPECT_THAT(status.out, HasSubstr("\"state\": \"running\""));
+  EXPECT_EQ(parse_json(status.out, "status")["async"]["workers"].size(), 2U);
+  const auto second = map(out_, "200", command, "n_workers: 2");
+  EXPECT_EQ(second.exit_code, 4);
+  EXPECT_THAT(second.err, HasSubstr("in use by 2 asynchronous workers"));
+  EXPECT_EQ(tutti({"cancel", out_.string()}).exit_code, 0);
+  EXPECT_TRUE(wait_until([&] { return workers().empty(); }));
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("stopped"));
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 85);
+  const std::uint64_t before = count_items(out_).ok;
+  EXPECT_GT(before, 5U);
+  EXPECT_LT(before, 200U);
+  // Asynchronous again, cancelled again, then synchronous to the end.
+  ASSERT_EQ(map(out_, "200", command, "n_workers: 3").exit_code, 0);
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > before + 5; }));
+  EXPECT_EQ(tutti({"cancel", "--now", out_.string()}).exit_code, 0);
+  const auto last = map(out_, "200", command, "n_workers: 4", false);
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_FALSE(fs::exists(async_folder(out_)));
+  const std::string text = results(out_);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 200);
+}
+
+TEST_F(AsyncMap, AFailingItemStopsTheRunOrIsSkipped) {
+  const std::vector<std::string> command = {"sh", "-c", "echo oops >&2; test {} != 7"};
+  ASSERT_EQ(map(out_, "50", command, "n_workers: 2\non_error: skip").exit_code, 0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
+  EXPECT_THAT(read_file(out_ / "failed.jsonl"), HasSubstr("oops"));
+  ASSERT_EQ(map(quiet_, "50", command, "n_workers: 1\non_error: skip", false).exit_code, 7);
+  EXPECT_EQ(results(out_), results(quiet_));
+  fs::remove_all(out_);
+  ASSERT_EQ(map(out_, "50", command, "n_workers: 2\non_error: stop").exit_code, 0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("item 7 failed"));
+}
+
+TEST_F(AsyncMap, AnItemThatTakesTooLongFailsAndOthersGoOn) {
+  ASSERT_EQ(map(out_, "20", {"sh", "-c", "test {} != 3 || sleep 3600; echo {}"},
+                "n_workers: 2\non_error: skip\nitem_timeout: 1")
+                .exit_code,
+            0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
+  EXPECT_THAT(read_file(out_ / "failed.jsonl"), HasSubstr("took longer than item_timeout"));
+  EXPECT_EQ(count_items(out_).ok, 19U);
+}
+
+TEST_F(AsyncMap, AnItemThatKillsItsWorkersIsFoundAndOthersGoOn) {
+  // The item's shell kills its parent, the worker.
+  ASSERT_EQ(map(out_, "40", {"sh", "-c", "test {} != 11 || kill -9 $PPID; echo {}"},
+                "n_workers: 2\non_error: skip\nmax_retries: 2")
+                .exit_code,
+            0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
+  EXPECT_THAT(read_file(out_ / "failed.jsonl"), HasSubstr("killed 2 workers on its own"));
+  EXPECT_EQ(count_items(out_).ok, 39U);
+}
+
+}  // namespace
+}  // namespace tutti::parallel

@@ -1,0 +1,120 @@
+// An asynchronous run as it lies in its output folder, D/.tutti/async/:
+//
+//   job.json       what to do: the job, the pieces, how to start more workers (never changes)
+//   claims/        who does which piece (board.h)
+//   workers/NAME   one per worker process: who it is, and its heartbeat
+//   jobs/N         what was submitted to the scheduler
+//   stop           present: take no new item; why, and who said so
+//
+// and D/journal/async-NAME.journal per worker process. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/json.h"
+#include "tutti/parallel/async/board.h"
+#include "tutti/parallel/backend.h"
+#include "tutti/parallel/client.h"
+#include "tutti/parallel/job_spec.h"
+#include "tutti/parallel/process_identity.h"
+
+namespace tutti::parallel {
+
+using Piece = std::vector<wire::IndexRange>;
+
+// What results.jsonl calls an item.
+struct ItemNames {
+  enum class Kind { kIndex, kNumber, kLine };  // 7, "7", or line 7 of a file
+  Kind kind = Kind::kIndex;
+  std::filesystem::path file;
+};
+std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names);
+
+struct AsyncJob {
+  std::string generation;  // tells the workers of two submissions in one folder apart
+  JobSpec spec;
+  std::uint64_t fingerprint_hash = 0;
+  Indices indices{0, 0};
+  std::vector<Piece> pieces;
+  ItemNames item_names;
+  ParallelSettings settings;
+  std::vector<std::string> program;  // how to call this program on a node
+  double beat_s = 0.5;
+  double stale_s = 20;  // a worker without a heartbeat for so long has lost its claims
+  double submitted = 0;
+
+  void write(const std::filesystem::path& async_folder) const;
+  // Throws IoError when there is none, DataError when it is not one.
+  static AsyncJob read(const std::filesystem::path& async_folder);
+};
+
+std::filesystem::path async_folder(const std::filesystem::path& output_folder);
+std::string async_journal_name(const std::string& worker);
+
+// Cuts the work into pieces, in order: small enough that a slow worker does not hold up the end,
+// shrinking to single batches towards it, few enough that claiming them costs nothing.
+std::vector<Piece> cut_into_pieces(const std::vector<wire::IndexRange>& work, int n_workers,
+                                   std::uint64_t batch_size);
+
+// The stop file: the first who writes it is right.
+struct StopNote {
+  bool now = false;  // do not let running items finish
+  int exit_code = 0;
+  std::string reason;
+};
+void request_stop(const std::filesystem::path& async_folder, const StopNote& note);
+std::optional<StopNote> stop_requested(const std::filesystem::path& async_folder);
+
+// A worker's file, as others see it.
+struct WorkerNote {
+  std::string name;
+  int id = 0;
+  ProcessIdentity process;
+  ProcessIdentity supervisor;  // starts another when the process dies
+  std::uint64_t beat = 0;
+  double unix_seconds = 0;  // of the beat, by the worker's clock
+  double started = 0;
+  std::string phase;  // "building", "ready", "idle", "merging"
+  std::string job_id;
+  std::uint64_t items = 0;
+  double busy_s = 0;
+  std::uint64_t rss_bytes = 0;
+  bool left = false;
+  std::string error;  // why the env could not be built
+
+  std::string to_text() const;
+  // At one look: exact for processes of this machine, by the clock for others.
+  bool seems_alive(double stale_s) const;
+  // The process has died and its supervisor, on this machine, is about to start another.
+  bool comes_back() const;
+};
+std::filesystem::path worker_note_path(const std::filesystem::path& async_folder,
+                                       const std::string& name);
+std::vector<WorkerNote> read_worker_notes(const std::filesystem::path& async_folder);
+std::optional<WorkerNote> read_worker_note(const std::filesystem::path& async_folder,
+                                           const std::string& name);
+
+// Which records of the workers' journals count (see board.h).
+class AsyncFence {
+ public:
+  // Empty when the folder has no asynchronous run.
+  static std::optional<AsyncFence> load(const std::filesystem::path& output_folder);
+  // `journal` is the file's stem, "async-NAME".
+  bool accepts(const std::string& journal, std::uint64_t index, std::uint64_t offset) const;
+
+ private:
+  struct Span {
+    std::string journal;
+    std::uint64_t start = 0;
+    std::uint64_t cut = 0;
+  };
+  std::vector<std::uint32_t> piece_of_;      // by index; 0: none
+  std::vector<std::vector<Span>> accepted_;  // by piece
+};
+
+}  // namespace tutti::parallel

@@ -1,0 +1,269 @@
+// A worker of an asynchronous run: one thread that talks to the shared folder.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/units.h"
+#include "tutti/parallel/async/claims.h"
+#include "tutti/parallel/async/run.h"
+#include "tutti/parallel/async/worker.h"
+
+namespace tutti::parallel {
+namespace fs = std::filesystem;
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// Between two looks for work; many idle workers look less often, to spare the file server.
+std::chrono::milliseconds idle_pause(int n_workers) {
+  return std::chrono::milliseconds(100) * std::max(1, n_workers / 16);
+}
+
+class AsyncLink {
+ public:
+  AsyncLink(WorkerState& state, const WorkerOptions& options)
+      : state_(state),
+        options_(options),
+        folder_(async_folder(options.run_folder)),
+        job_(AsyncJob::read(folder_)),
+        item_timeout_s_(job_.spec.item_timeout_s) {
+    if (job_.generation != options.async_generation)
+      throw IoError("this job was submitted for an earlier run in the folder");
+    note_.name = options.async_name;
+    note_.id = options.id;
+    note_.process = ProcessIdentity::self();
+    note_.supervisor = ProcessIdentity::parent();
+    note_.started = Clock::system().unix_seconds();
+    note_.phase = "building";
+    if (const char* id = std::getenv("TUTTI_JOB_ID")) note_.job_id = id;
+    beat();
+    journal_ = std::make_unique<JournalWriter>(
+        options.run_folder / "journal" / async_journal_name(note_.name), job_.fingerprint_hash,
+        JournalOptions{});
+    claims_ = std::make_unique<Claims>(options.run_folder, job_, note_.name, *journal_);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));  // blocked by worker_main
+  }
+
+  int run() {
+    if (read_manifest(options_.run_folder).value("state", "") == "stopped" &&
+        !stop_requested(folder_))  // all others had left before we came
+      update_manifest(options_.run_folder, "running", count_items(options_.run_folder));
+    look_around();
+    state_.push_job(1, job_.spec.to_json().dump());
+    while (!state_.finished()) {
+      pollfd fds[] = {{state_.event_fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+      ::poll(fds, 2, static_cast<int>(pause().count()));
+      take_output();
+      if (fds[1].revents != 0) leave_on_signal();
+      if (options_.drain_at > 0 && Clock::system().unix_seconds() >= options_.drain_at)
+        leave("the job's time is nearly up", true);
+      watch_running_item();
+      if (since(last_beat_) >= job_.beat_s) look_around();
+      if (ready_ && leaving_.empty()) get_work();
+    }
+    take_output();
+    return go();
+  }
+
+ private:
+  static double since(SteadyClock::time_point then) {
+    return std::chrono::duration<double>(SteadyClock::now() - then).count();
+  }
+
+  std::chrono::milliseconds pause() const {
+    std::chrono::milliseconds pause(static_cast<int>(job_.beat_s * 1000));
+    if (item_timeout_s_ > 0 || options_.memory_limit > 0)
+      pause = std::min(pause, std::chrono::milliseconds(25));
+    return ready_ && claims_->held().empty() ? std::min(pause, idle_pause(job_.settings.n_workers))
+                                             : pause;
+  }
+
+  void beat() {
+    last_beat_ = SteadyClock::now();
+    ++note_.beat;
+    note_.unix_seconds = Clock::system().unix_seconds();
+    note_.rss_bytes = tree_resident_bytes(std::to_string(::getpid()));
+    write_file_quickly(worker_note_path(folder_, note_.name), note_.to_text());
+  }
+
+  // Twice a second: say that we live, and see what has become of our claims and the run.
+  void look_around() {
+    beat();
+    journal_->flush();
+    for (const std::uint64_t lease : claims_->drop_lost())
+      state_.take_back(lease, ~std::uint64_t{0});
+    const auto stop = stop_requested(folder_);
+    if (!stop) return;
+    if (stop->now) leave_now(0);
+    leave(stop->reason, false);
+  }
+
+  void take_output() {
+    for (const std::string& bytes : state_.take_output()) {
+      const auto message = wire::decode(bytes);
+      if (!message) throw InternalError("a worker does not understand itself");
+      if (std::holds_alternative<wire::EnvReady>(*message)) {
+        ready_ = true;
+        note_.phase = "ready";
+        beat();
+      } else if (const auto* failed = std::get_if<wire::EnvFailed>(&*message)) {
+        note_.error = failed->error;
+        exit_code_ = static_cast<int>(failed->exit_code);
+        leave("the env could not be built", false);
+      } else if (const auto* results = std::get_if<wire::Results>(&*message)) {
+        for (const wire::ResultRecord& record : results->records) {
+          if (!claims_->record(results->lease, record)) continue;
+          ++note_.items;
+          note_.busy_s += static_cast<double>(record.run_ns) * 1e-9;
+          if (record.status == wire::ItemStatus::kFailed) on_failure(record.index, record.payload);
+        }
+      }
+    }
+    journal_->flush();
+  }
+
+  void on_failure(std::uint64_t index, std::string_view error) {
+    if (job_.settings.on_error != "stop") return;
+    request_stop(folder_, {.exit_code = static_cast<int>(ExitCode::kItemsFailed),
+                           .reason = fmt::format("item {} failed: {}", index, error)});
+    leave("an item failed", false);
+  }
+
+  // While one piece runs the next is claimed, unless items are so long that others should have it.
+  void get_work() {
+    const double item_s = note_.items == 0 ? 1 : note_.busy_s / static_cast<double>(note_.items);
+    while (leaving_.empty() &&
+           (claims_->held().empty() ||
+            (claims_->held().size() < 2 && item_s < 1 && state_.num_queued() <= 1))) {
+      const auto found = claims_->next();
+      if (!found) break;
+      for (const auto& [index, error] : found->failed) on_failure(index, error);
+      for (const wire::Lease& lease : found->leases) state_.push_lease(lease);
+    }
+    if (!claims_->held().empty() || !leaving_.empty()) {
+      note_.phase = "ready";
+      return;
+    }
+    note_.phase = "idle";
+    switch (claims_->try_merge()) {
+      case Claims::Merge::kNotYet:
+        return;
+      case Claims::Merge::kOurs:
+        note_.phase = "merging";
+        beat();
+        write_async_results(options_.run_folder, job_);
+        claims_->merged();
+        [[fallthrough]];
+      case Claims::Merge::kDone:
+        over_ = true;
+        leave("the run is over", false);
+    }
+  }
+
+  void watch_running_item() {
+    if (item_timeout_s_ <= 0 && options_.memory_limit == 0) return;
+    const auto running = state_.running();
+    if (!running) return;
+    if (item_timeout_s_ > 0 && since(running->since) > item_timeout_s_) {
+      take_output();
+      const std::string text =
+          "took longer than item_timeout = " + format_duration(item_timeout_s_);
+      if (claims_->fail_running(running->lease, running->index, text))
+        on_failure(running->index, text);
+      leave_now(kRestartMe);
+    }
+    if (options_.memory_limit == 0) return;
+    const std::uint64_t used = tree_resident_bytes(std::to_string(::getpid()));
+    if (used <= options_.memory_limit) return;
+    take_output();
+    const std::string text = "the worker used " + format_bytes(used) +
+                             ", more than memory_limit = " + format_bytes(options_.memory_limit);
+    log::warning("item {}: {}; the worker starts anew", running->index, text);
+    if (claims_->strike(running->lease, running->index, text)) on_failure(running->index, text);
+    leave_now(kRestartMe);
+  }
+
+  void leave_on_signal() {
+    signalfd_siginfo info{};
+    [[maybe_unused]] const auto n = ::read(signals_.get(), &info, sizeof info);
+    leave("SIGTERM", false);
+  }
+
+  // In order: the running item is finished, what was not begun is given back.
+  void leave(const std::string& why, bool send_successor) {
+    if (!leaving_.empty()) return;
+    leaving_ = why;
+    successor_ = send_successor;
+    log::info("leaving: {}", why);
+    state_.stop();
+  }
+
+  // The compute thread may be inside an item for hours.
+  [[noreturn]] void leave_now(int code) {
+    claims_->release_all();
+    note_.left = true;
+    beat();
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+
+  int go() {
+    claims_->release_all();
+    if (successor_ && note_.items > 0 && options_.id % workers_per_job(job_.settings) == 0 &&
+        !claims_->all_done()) {
+      try {
+        submit_successor(options_.run_folder, job_);
+      } catch (const Error& error) {  // the others go on; when none is left, the folder says so
+        log::error("cannot submit a successor: {}", error.what());
+      }
+    }
+    note_.left = true;
+    beat();
+    if (over_) return 0;
+    const auto state = async_state(options_.run_folder, false);
+    if (state && state->workers.empty() && !state->coming_back && !successor_)
+      mark_async_stopped(options_.run_folder, job_);
+    return exit_code_;
+  }
+
+  WorkerState& state_;
+  const WorkerOptions& options_;
+  const fs::path folder_;
+  const AsyncJob job_;
+  const double item_timeout_s_;
+  UniqueFd signals_;
+  std::unique_ptr<JournalWriter> journal_;
+  std::unique_ptr<Claims> claims_;
+  WorkerNote note_;
+  SteadyClock::time_point last_beat_;
+  bool ready_ = false;
+  std::string leaving_;  // why; empty: we stay
+  bool successor_ = false;
+  bool over_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace
+
+int run_async_link(WorkerState& state, const WorkerOptions& options) {
+  try {
+    return AsyncLink(state, options).run();
+  } catch (const std::exception& error) {
+    // The folder is gone or full. What we hold is taken over when our heartbeat is old.
+    log::error("worker {}: {}", options.id, error.what());
+    std::fflush(nullptr);
+    ::_exit(static_cast<int>(ExitCode::kIo));
+  }
+}
+
+}  // namespace tutti::parallel

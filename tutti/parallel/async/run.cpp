@@ -1,0 +1,277 @@
+#include "tutti/parallel/async/run.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <thread>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/fingerprint.h"
+
+namespace tutti::parallel {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr double kStartGraceSeconds = 15;  // from submission to the first heartbeat, locally
+
+bool is_local(const ParallelSettings& settings) {
+  return settings.env == "local" || settings.env == "local_gpu";
+}
+
+WorkerLaunch worker_launch(const fs::path& output_folder, const AsyncJob& job) {
+  WorkerLaunch launch;
+  launch.command = job.program;
+  launch.command.insert(launch.command.end(),
+                        {"worker", "--run", output_folder.string(), "--async", job.generation});
+  launch.run_folder = output_folder;
+  launch.outlives_driver = true;
+  return launch;
+}
+
+void note_jobs(const fs::path& output_folder, const std::vector<JobStatus>& jobs) {
+  for (const JobStatus& job : jobs) {
+    const Json json = {
+        {"job_id", job.job_id}, {"worker_ids", job.worker_ids}, {"log", job.log.string()}};
+    write_file_quickly(
+        async_folder(output_folder) / "jobs" / fmt::format("{}", job.worker_ids.front()),
+        json.dump() + "\n");
+  }
+}
+
+std::vector<JobStatus> noted_jobs(const fs::path& output_folder) {
+  std::vector<JobStatus> jobs;
+  std::error_code ignored;  // no folder: none
+  for (const auto& entry : fs::directory_iterator(async_folder(output_folder) / "jobs", ignored)) {
+    if (entry.path().filename().string().starts_with(".")) continue;
+    const Json json = parse_json(read_file(entry.path()), entry.path().string());
+    JobStatus job;
+    job.job_id = json.value("job_id", "");
+    job.worker_ids = json.value("worker_ids", std::vector<int>{});
+    job.log = json.value("log", "");
+    jobs.push_back(std::move(job));
+  }
+  std::sort(jobs.begin(), jobs.end(),
+            [](const JobStatus& a, const JobStatus& b) { return a.worker_ids < b.worker_ids; });
+  return jobs;
+}
+
+// Ids of workers are only names of logs, but two jobs must not write one log.
+int reserve_ids(const fs::path& output_folder, int count) {
+  const fs::path folder = async_folder(output_folder) / "ids";
+  int first = 0;
+  for (const auto& entry : fs::directory_iterator(folder))
+    first = std::max(first, std::atoi(entry.path().filename().c_str()));
+  while (::mkdir((folder / std::to_string(first + count)).c_str(), 0755) != 0) {
+    if (errno != EEXIST) throw_errno("cannot create a folder in " + folder.string(), errno);
+    first += count;
+  }
+  return first;  // ids first .. first+count-1; the folder's name is one past them
+}
+
+bool pieces_done(const fs::path& folder, const AsyncJob& job) {
+  ClaimBoard board(folder, job.pieces.size() + 1);
+  board.refresh();
+  for (std::size_t p = 0; p < job.pieces.size(); ++p)
+    if (!board.is_done(p)) return false;
+  return true;
+}
+
+}  // namespace
+
+std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& settings,
+                                    const JobSpec& job, const Indices& indices,
+                                    const RunOptions& options, const AsyncOptions& async_options) {
+  AsyncJob run;
+  std::random_device random;
+  run.generation = fmt::format("{:08x}{:08x}", random(), random());
+  run.spec = job;
+  run.spec.batch_size = std::max<std::uint64_t>(1, options.batch_size);
+  run.spec.item_timeout_s = options.item_timeout_s.value_or(settings.item_timeout_s) *
+                            static_cast<double>(run.spec.batch_size);
+  run.spec.libraries = settings.plugins;
+  run.fingerprint_hash = folder.hash();
+  run.indices = indices;
+  run.settings = settings;
+  run.settings.max_retries = options.max_retries.value_or(settings.max_retries);
+  run.settings.on_error = options.on_error.value_or(settings.on_error);
+  std::vector<wire::IndexRange> work = folder.remaining();
+  if (options.cost) work = by_falling_cost(work, options.cost);
+  const std::uint64_t left = wire::total_items(work);
+  run.pieces = cut_into_pieces(work, settings.n_workers, run.spec.batch_size);
+  run.item_names = async_options.item_names;
+  run.program = async_options.program.empty() ? std::vector<std::string>{own_program()}
+                                              : async_options.program;
+  run.beat_s = async_options.beat_s;
+  run.stale_s = async_options.stale_s > 0 ? async_options.stale_s : (is_local(settings) ? 3 : 20);
+  run.submitted = Clock::system().unix_seconds();
+  const fs::path shared = async_folder(folder.path());
+  for (const char* name : {"claims", "workers", "jobs", "ids"}) make_folders(shared / name);
+  run.write(shared);
+  try {
+    const auto backend =
+        make_backend(settings, worker_launch(folder.path(), run), CommandRunner::system());
+    const int wanted = static_cast<int>(
+        std::min<std::uint64_t>(static_cast<std::uint64_t>(settings.n_workers), left));
+    const auto jobs = backend->submit(wanted);
+    int ids = 0;
+    for (const JobStatus& one : jobs)
+      for (const int id : one.worker_ids) ids = std::max(ids, id + 1);
+    make_folders(shared / "ids" / std::to_string(ids));
+    note_jobs(folder.path(), jobs);
+    return jobs;
+  } catch (...) {  // a refused submission must leave the folder as it was
+    remove_async(folder.path());
+    folder.stop(make_item_of(async_options.item_names));
+    throw;
+  }
+}
+
+void submit_successor(const fs::path& output_folder, const AsyncJob& job) {
+  WorkerLaunch launch = worker_launch(output_folder, job);
+  launch.first_worker_id = reserve_ids(output_folder, std::max(1, workers_per_job(job.settings)));
+  const auto backend = make_backend(job.settings, launch, CommandRunner::system());
+  note_jobs(output_folder, backend->submit(1));
+}
+
+std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler) {
+  const fs::path folder = async_folder(output_folder);
+  std::error_code ignored;  // absent: an ordinary answer
+  if (!fs::exists(folder / "job.json", ignored)) return std::nullopt;
+  const AsyncJob job = AsyncJob::read(folder);
+  AsyncState state;
+  state.all_pieces_done = pieces_done(folder, job);
+  bool any_note = false;
+  for (WorkerNote& note : read_worker_notes(folder)) {
+    any_note = true;
+    state.coming_back = state.coming_back || note.comes_back();
+    if (note.seems_alive(job.stale_s)) state.workers.push_back(std::move(note));
+  }
+  const std::string written = read_manifest(output_folder).value("state", "");
+  const auto stop = stop_requested(folder);
+  if (stop) {
+    state.reason = stop->reason;
+    state.exit_code = stop->exit_code;
+  }
+  if (written == "done") {
+    state.state = "done";
+  } else if (!state.workers.empty() || state.coming_back) {
+    state.state = "running";
+  } else {
+    if (ask_scheduler && !is_local(job.settings)) {
+      const auto backend =
+          make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
+      backend->adopt(noted_jobs(output_folder));
+      for (JobStatus& status : backend->poll())
+        if (status.phase == JobPhase::kPending || status.phase == JobPhase::kRunning)
+          state.jobs.push_back(std::move(status));
+    }
+    const bool just_now =
+        !any_note && Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds;
+    if (!stop && (!state.jobs.empty() || just_now)) {
+      state.state = "queued";
+      if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
+    } else {
+      state.state = stop || written == "stopped" ? "stopped" : "died";
+    }
+  }
+  return state;
+}
+
+FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& job) {
+  const FolderCounts counts = write_results(output_folder, job.fingerprint_hash, job.indices,
+                                            make_item_of(job.item_names), nullptr);
+  update_manifest(output_folder, "done", counts);
+  return counts;
+}
+
+bool merge_async(const fs::path& output_folder) {
+  const fs::path folder = async_folder(output_folder);
+  const AsyncJob job = AsyncJob::read(folder);
+  if (!pieces_done(folder, job)) return false;
+  write_async_results(output_folder, job);
+  return true;
+}
+
+void mark_async_stopped(const fs::path& output_folder, const AsyncJob& job) {
+  if (read_manifest(output_folder).value("state", "") == "done") return;
+  const FolderCounts counts = count_items(output_folder);
+  if (counts.failed > 0)  // the reason is there to read
+    write_results(output_folder, job.fingerprint_hash, job.indices, make_item_of(job.item_names),
+                  nullptr, true);
+  update_manifest(output_folder, "stopped", counts);
+}
+
+void cancel_async(const fs::path& output_folder, bool now) {
+  const fs::path folder = async_folder(output_folder);
+  const AsyncJob job = AsyncJob::read(folder);
+  request_stop(folder, {.now = now, .exit_code = 0, .reason = "tutti cancel"});
+  if (!is_local(job.settings)) {
+    const auto backend =
+        make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
+    backend->adopt(noted_jobs(output_folder));
+    std::vector<std::string> waiting;
+    for (const JobStatus& status : backend->poll())
+      if (now || status.phase == JobPhase::kPending) waiting.push_back(status.job_id);
+    if (!waiting.empty()) backend->cancel(waiting);
+  }
+  for (;;) {
+    const auto state = async_state(output_folder, false);
+    if (!state || (state->workers.empty() && !state->coming_back)) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  mark_async_stopped(output_folder, job);
+}
+
+void refuse_if_async_alive(const fs::path& output_folder) {
+  const auto state = async_state(output_folder, true);
+  if (!state) return;
+  const std::string fix = "wait for it (tutti wait), stop it (tutti cancel), or use another folder";
+  if (!state->workers.empty())
+    throw IoError(
+        fmt::format("{} is in use by {} asynchronous workers, one of them process {} on "
+                    "{}",
+                    output_folder.string(), state->workers.size(),
+                    state->workers.front().process.pid, state->workers.front().process.host),
+        fix);
+  if (state->state == "queued")
+    throw IoError(
+        fmt::format("{} waits for jobs of an asynchronous run{}{}", output_folder.string(),
+                    state->reason.empty() ? "" : ": ", state->reason),
+        fix);
+}
+
+void absorb_async(const fs::path& output_folder, std::uint64_t hash, JournalWriter& journal) {
+  if (const auto fence = AsyncFence::load(output_folder)) {
+    for (const fs::path& file : journal_files(output_folder)) {
+      const std::string stem = file.stem();
+      if (!stem.starts_with("async-")) continue;
+      const MappedFile bytes(file);
+      scan_journal(bytes.bytes(), hash, [&](const JournalRecord& record, std::uint64_t offset) {
+        if (fence->accepts(stem, record.index, offset)) journal.append(record);
+      });
+    }
+    journal.flush();
+    journal.sync();
+  }
+  remove_async(output_folder);
+}
+
+void remove_async(const fs::path& output_folder) {
+  const fs::path folder = async_folder(output_folder);
+  std::error_code ignored;  // nothing there, or on its way out
+  // The claims go first and at once: without them nothing the journals hold counts any more.
+  const fs::path aside = folder.string() + ".old";
+  fs::remove_all(aside, ignored);
+  fs::rename(folder, aside, ignored);
+  fs::remove_all(aside, ignored);
+  for (const fs::path& file : journal_files(output_folder))
+    if (file.stem().string().starts_with("async-")) fs::remove(file, ignored);
+}
+
+}  // namespace tutti::parallel

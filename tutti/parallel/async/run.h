@@ -1,0 +1,76 @@
+// Asynchronous runs: the driver submits and leaves; workers claim pieces through the output folder,
+// and the last one merges. Nothing has to listen anywhere.
+//
+//   RunFolder folder(dir, fingerprint, range(1000), {});
+//   submit_async(folder, settings, job, range(1000), {}, {});
+//   ... later, on any node that sees the folder:
+//   AsyncState state = *async_state(dir, true);      // "queued", "running", "done", "stopped",
+//   "died"
+//
+// Why a folder and not a server: a cluster's nodes share a file system anyway, and no process of
+// ours has to live as long as the run. Not thread-safe.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/parallel/async/job.h"
+#include "tutti/parallel/backend.h"
+#include "tutti/parallel/run_folder.h"
+
+namespace tutti::parallel {
+
+struct AsyncOptions {
+  ItemNames item_names;
+  std::vector<std::string> program;  // empty: this program
+  double beat_s = 0.5;
+  double stale_s = 0;  // 0: 3 s local, 20 s elsewhere, as a driver would wait
+};
+
+// Writes the job into the folder and asks the backend for workers that outlive us. REQUIRES:
+// folder.remaining() is not empty. Throws SchedulerError (the folder is then as it was),
+// ConfigError where the backend cannot do without a driver.
+std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& settings,
+                                    const JobSpec& job, const Indices& indices,
+                                    const RunOptions& options, const AsyncOptions& async_options);
+
+struct AsyncState {
+  std::string state;
+  std::string reason;               // of a stop, or the scheduler's words for jobs that wait
+  int exit_code = 0;                // the stop's, where it has one
+  std::vector<WorkerNote> workers;  // those alive
+  bool coming_back = false;         // a worker has died and is being started again
+  std::vector<JobStatus> jobs;      // those the scheduler knows and that are not over
+  bool all_pieces_done = false;
+};
+// Empty when the folder has no asynchronous run. `ask_scheduler`: only when no worker is alive.
+std::optional<AsyncState> async_state(const std::filesystem::path& output_folder,
+                                      bool ask_scheduler);
+
+// Writes the results of a run whose pieces are all done and whose workers are all gone (the last
+// one was killed at the wrong moment). False: there is something left to do.
+bool merge_async(const std::filesystem::path& output_folder);
+// Writes results.jsonl and the manifest. REQUIRES: all pieces are done.
+FolderCounts write_async_results(const std::filesystem::path& output_folder, const AsyncJob& job);
+
+// Asks the workers to leave (`now`: without finishing their items) and takes jobs that wait out of
+// the queue; returns when nobody is left, or sooner when `now` is false and `wait` too.
+void cancel_async(const std::filesystem::path& output_folder, bool now);
+// A worker's last act, and cancel's: a folder in which nobody works any more says so.
+void mark_async_stopped(const std::filesystem::path& output_folder, const AsyncJob& job);
+
+// Asks for a job like the ones before, from inside the run: what a worker does before its walltime.
+void submit_successor(const std::filesystem::path& output_folder, const AsyncJob& job);
+
+// Takes what an asynchronous run has done into `journal` and removes the rest of it. Throws IoError
+// when its workers are alive. REQUIRES: the folder's lock is held.
+void absorb_async(const std::filesystem::path& output_folder, std::uint64_t fingerprint_hash,
+                  JournalWriter& journal);
+// Throws IoError when workers of an asynchronous run are at work in the folder or waiting to be.
+void refuse_if_async_alive(const std::filesystem::path& output_folder);
+// Forgets an asynchronous run: its claims, then its journals.
+void remove_async(const std::filesystem::path& output_folder);
+
+}  // namespace tutti::parallel

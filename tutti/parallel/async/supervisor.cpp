@@ -1,0 +1,70 @@
+// Keeps one asynchronous worker alive on its node.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/parallel/async/job.h"
+#include "tutti/parallel/async/worker.h"
+
+namespace tutti::parallel {
+namespace {
+
+constexpr int kMostFailedStarts = 3;
+
+std::atomic<bool> supervisor_got_term{false};  // a handler can only reach globals
+void on_supervisor_term(int) { supervisor_got_term = true; }
+
+}  // namespace
+
+int supervise_async(const std::vector<std::string>& command, const WorkerOptions& options) {
+  std::signal(SIGTERM, on_supervisor_term);
+  std::signal(SIGHUP, SIG_IGN);  // the terminal the run was submitted from may close
+  std::signal(SIGINT, SIG_IGN);
+  const auto folder = async_folder(options.run_folder);
+  std::random_device random;
+  for (int failed_starts = 0;;) {
+    const std::string name = fmt::format("{}-{:08x}", options.id, random());
+    Command child{.argv = command};
+    child.argv.insert(child.argv.end(), {"--name", name});
+    Process worker = Process::start(child);
+    std::optional<ExitStatus> ended;
+    bool told = false;
+    while (!(ended = worker.wait_for(std::chrono::milliseconds(100)))) {
+      if (!supervisor_got_term || told) continue;
+      ::kill(worker.pid(), SIGTERM);  // not the group: its item may finish
+      told = true;
+    }
+    worker.signal_group(SIGKILL);  // what it had started
+    const auto note = read_worker_note(folder, name);
+    const std::string error = note ? note->error : "";
+    if (supervisor_got_term) return 0;
+    if (ended->ok() && error.empty()) return 0;
+    if (ended->exit_code == static_cast<int>(ExitCode::kIo) && ended->signal == 0)
+      return ended->exit_code;  // the folder is gone or full; its log says so
+    failed_starts = note && note->phase != "building" ? 0 : failed_starts + 1;
+    log::warning("worker {} ended ({}){}{}", name, ended->describe(), error.empty() ? "" : ": ",
+                 error);
+    if (failed_starts >= kMostFailedStarts) {
+      request_stop(
+          folder,
+          {.exit_code = ended->exit_code == 0 || ended->signal != 0
+                            ? static_cast<int>(ExitCode::kItemsFailed)
+                            : ended->exit_code,
+           .reason = error.empty() ? fmt::format("{} workers in a row did not come up: {}",
+                                                 failed_starts, ended->describe())
+                                   : fmt::format("the env could not be built in {} tries: {}",
+                                                 failed_starts, error)});
+      return ended->exit_code;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50) * (failed_starts + 1));
+  }
+}
+
+}  // namespace tutti::parallel
