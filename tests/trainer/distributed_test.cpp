@@ -3,13 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <csignal>
-
-#include "tutti/core/file.h"
+#include "tests/trainer/ranks.h"
 #include "tutti/core/random.h"
-#include "tutti/core/subprocess.h"
-#include "tutti/trainer/checkpoint/safetensors.h"
 #include "tutti/trainer/checkpoint/store.h"
 
 namespace tutti::trainer {
@@ -18,74 +13,6 @@ namespace {
 
 using testing::AnyOf;
 using testing::HasSubstr;
-using Words = std::vector<std::string>;
-
-struct Ranks {
-  std::vector<Process> processes;
-  std::vector<fs::path> logs;
-
-  std::string log(int rank) const { return read_file(logs[static_cast<std::size_t>(rank)]); }
-  // Exit statuses; kills what is left after `limit`, which fails the test.
-  std::vector<ExitStatus> wait(std::chrono::seconds limit = std::chrono::seconds(90)) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
-    std::vector<ExitStatus> out;
-    for (std::size_t i = 0; i < processes.size(); ++i) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          deadline - std::chrono::steady_clock::now());
-      const auto status = processes[i].wait_for(std::max(left, std::chrono::milliseconds(1)));
-      if (!status) ADD_FAILURE() << "rank " << i << " still runs:\n" << log(static_cast<int>(i));
-      out.push_back(status.value_or(ExitStatus{-1, SIGALRM}));
-    }
-    return out;
-  }
-};
-
-int g_start = 0;  // distinguishes several starts in one folder, as a restart count does
-
-Ranks start(const fs::path& dir, int world_size, const Words& words) {
-  Ranks ranks;
-  ++g_start;
-  for (int rank = 0; rank < world_size; ++rank) {
-    Words argv = {std::string(TUTTI_BIN_DIR) + "/trainer_rank", "dir=" + dir.string()};
-    argv.insert(argv.end(), words.begin(), words.end());
-    const fs::path log = dir / ("log-" + std::to_string(g_start) + "-" + std::to_string(rank));
-    ranks.logs.push_back(log);
-    ranks.processes.push_back(Process::start({.argv = argv,
-                                              .env = {{"RANK", std::to_string(rank)},
-                                                      {"WORLD_SIZE", std::to_string(world_size)},
-                                                      {"RUN_ID", "test-" + std::to_string(g_start)},
-                                                      {"OMP_NUM_THREADS", "1"}},
-                                              .stdout_path = log}));
-  }
-  return ranks;
-}
-
-void expect_all_ok(Ranks& ranks) {
-  const auto statuses = ranks.wait();
-  for (std::size_t i = 0; i < statuses.size(); ++i)
-    EXPECT_TRUE(statuses[i].ok()) << statuses[i].describe() << "\n"
-                                  << ranks.log(static_cast<int>(i));
-}
-
-TensorMap final_weights(const fs::path& dir, int rank = 0) {
-  return read_safetensors(dir / ("final-" + std::to_string(rank) + ".safetensors"));
-}
-
-double largest_difference(const TensorMap& a, const TensorMap& b) {
-  double largest = 0;
-  for (const auto& [name, tensor] : a)
-    largest = std::max(largest, (tensor - b.at(name)).abs().max().item<double>());
-  return largest;
-}
-
-TensorMap train(const fs::path& dir, int world_size, const Words& words) {
-  make_folders(dir);
-  Ranks ranks = start(dir, world_size, words);
-  expect_all_ok(ranks);
-  for (int rank = 1; rank < world_size; ++rank)  // replicas never drift
-    EXPECT_EQ(largest_difference(final_weights(dir, 0), final_weights(dir, rank)), 0);
-  return final_weights(dir);
-}
 
 TEST(Ddp, WorldSizeAndAccumulationDoNotChangeTheResult) {
   TempFolder folder;
@@ -115,21 +42,6 @@ TEST(Ddp, OwnTcpRingTrainsTheSame) {
   const auto three =
       train(folder.path() / "w3", 3, {"steps=20", "batches=60", "batch=3", "backend=tcp"});
   EXPECT_LT(largest_difference(one, three), 1e-12);
-}
-
-// Starts two ranks with a fault on rank 1 and returns rank 0's last words.
-std::string fault_seen_by_rank_zero(const std::string& fault, const Words& more = {},
-                                    bool rank_one_hangs = false) {
-  TempFolder folder;
-  Words words = {"fault=" + fault, "fault_rank=1", "steps=2000", "epochs=200"};
-  words.insert(words.end(), more.begin(), more.end());
-  Ranks ranks = start(folder.path(), 2, words);
-  const auto status = ranks.processes[0].wait_for(std::chrono::seconds(60));
-  EXPECT_TRUE(status) << ranks.log(0);
-  EXPECT_FALSE(status && status->ok()) << ranks.log(0);
-  if (rank_one_hangs) ranks.processes[1].signal_group(SIGKILL);
-  EXPECT_FALSE(ranks.wait()[1].ok());
-  return ranks.log(0);
 }
 
 TEST(Faults, KilledRankIsNamed) {

@@ -79,6 +79,14 @@ class FaultyModel final : public toy::Model {
   int calls_ = 0;
 };
 
+FsdpOptions fsdp_options(const Options& options) {
+  FsdpOptions out;
+  out.units.min_params = options.number("unit_min", 50);
+  if (const std::string name = options.text("unit_class", ""); !name.empty())
+    out.units.classes = {name};
+  return out;
+}
+
 int run(const Options& options) {
   launch::RankContext rank;
   rank.rank = rank.local_rank = std::stoi(std::getenv("RANK"));
@@ -113,7 +121,8 @@ int run(const Options& options) {
     std::uint64_t plan_hash(std::int64_t) const override { return 0; }
   } stream(train, odd);
   MemorySource valid(toy::batches(4, 4), rank.rank, rank.world_size);
-  const auto strategy = make_strategy(options.text("strategy", "auto"), world);
+  const auto strategy =
+      make_strategy(options.text("strategy", "auto"), world, fsdp_options(options));
 
   LoopSettings settings;
   settings.precision = parse_precision(options.text("precision", "64-true"));
@@ -132,17 +141,25 @@ int run(const Options& options) {
   spec.schedule.warmup_steps = 10;
   FitInputs inputs{.model = model,
                    .train = fault == "exhausted" ? static_cast<DataSource&>(stream) : train,
-                   .valid = &valid,
+                   .valid = options.number("no_valid", 0) ? nullptr : &valid,
                    .strategy = *strategy,
                    .control = *world.control,
                    .settings = settings,
                    .optimizers = {spec},
                    .criteria = {{"valid/loss", Better::kLower, 2}},
                    .signals = &signals};
+  std::unique_ptr<Logger> metrics;
+  if (rank.rank == 0 && options.number("metrics", 0)) {
+    metrics = make_jsonl_logger(dir / "metrics.jsonl");
+    inputs.loggers.push_back(metrics.get());
+  }
   const FitResult result = fit(inputs);
 
-  TensorMap final_weights;
-  for (const auto& [name, p] : model.named_parameters()) final_weights[name] = p.detach();
+  TensorMap final_weights;  // or this rank's parts of them
+  if (const Placements* parts = strategy->placements())
+    for (const auto& [name, placement] : *parts) final_weights[name] = placement.part.detach();
+  else
+    for (const auto& [name, p] : model.named_parameters()) final_weights[name] = p.detach();
   write_safetensors(dir / fmt::format("final-{}.safetensors", rank.rank), final_weights);
   world.control->finish();
   std::printf("done steps=%d skipped=%d\n", static_cast<int>(result.steps),

@@ -204,10 +204,11 @@ FitResult fit(FitInputs& inputs) {
   try {
     Run run(inputs);
     if (run.settings.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
-    inputs.model.to(run.device, run.precision.weight_type());
+    Strategy& strategy = inputs.strategy;
+    inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,
+                    run.precision.weight_type());
     inputs.model.set_training(true);
-    const auto groups = group_parameters(inputs);
-    inputs.strategy.setup(inputs.model, groups);
+    const auto groups = strategy.setup(inputs.model, group_parameters(inputs), run.device);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const OptimizerSpec& spec = inputs.optimizers[i];
       run.optimizers.push_back({spec.name, make_optimizer(spec.options, groups[i]),

@@ -73,6 +73,11 @@ std::string describe_run(const Run& run) {
   std::int64_t trainable = 0;
   for (const OptimizerSlot& slot : run.optimizers)
     for (const auto& [name, p] : slot.optimizer->parameters()) trainable += p.numel();
+  if (const Placements* parts = run.in.strategy.placements()) {  // this rank's optimizer has a part
+    trainable = 0;
+    for (const auto& [name, placement] : *parts)
+      trainable += c10::multiply_integers(placement.shape);
+  }
   return fmt::format("training: {} parameters, strategy {}, {} rank{}, precision {}, device {}",
                      trainable, run.in.strategy.name(), run.in.control.world_size(),
                      run.in.control.world_size() == 1 ? "" : "s", to_string(run.precision.mode()),

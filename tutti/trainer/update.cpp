@@ -11,6 +11,7 @@ namespace tutti::trainer {
 namespace {
 
 void multiply(std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+  if (gradients.empty()) return;
 #if TUTTI_TORCH_AT_LEAST(2, 4)
   at::_foreach_mul_(gradients, factor);
 #else
@@ -35,10 +36,10 @@ Clipped clip(Run& run, std::vector<at::Tensor>& gradients, double average) {
   const bool by_value =
       s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kValue;
   Clipped result{.factor = average};
-  if (gradients.empty()) return result;
   at::Tensor norm;
-  if (by_norm || run.scaler.enabled())
+  if (by_norm || run.scaler.enabled())  // also without gradients here: it may be a sum over ranks
     norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
+  if (gradients.empty() && !run.in.strategy.placements()) return result;
   if (norm.defined() && (norm.device().is_cpu() || run.scaler.enabled())) {
     const double value = norm.item<double>();
     result.finite = std::isfinite(value);

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "tutti/core/log.h"
 #include "tutti/trainer/run.h"
 
@@ -27,6 +29,12 @@ bool validation_due(const Run& run, std::optional<std::int64_t> batches_in_epoch
   return every > 0 && run.batch / every > batch_before / every;
 }
 
+// Whether any rank has another batch.
+static bool anyone_has(Run& run, bool mine) {
+  const auto all = run.in.control.all_gather("validation batch", mine ? "1" : "0");
+  return std::find(all.begin(), all.end(), "1") != all.end();
+}
+
 void validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
   torch::NoGradGuard no_grad;
   DataSource& source = *run.in.valid;
@@ -35,17 +43,26 @@ void validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
   run.in.model.set_training(false);
 
   MetricSums sums;
-  // Ranks do not talk during validation, so unequal numbers of batches need no padding.
+  // Ranks that hold the whole model do not talk during validation, so unequal numbers of batches
+  // need no padding. Others go through the passes of the rank with most batches.
+  Strategy& strategy = run.in.strategy;
   const auto stream = source.open({0, 0, run.in.control.world_size()});
-  for (std::int64_t i = 0; !limit || i < *limit; ++i) {
-    std::optional<Batch> batch = stream->next();
-    if (!batch) break;
-    if (batch->tensors.empty()) continue;  // fewer utterances than ranks: this one has none
+  for (std::int64_t i = 0;; ++i) {
+    std::optional<Batch> batch;
+    if (!limit || i < *limit) batch = stream->next();
+    if (!batch && !(strategy.lockstep() && anyone_has(run, false))) break;
+    if (batch && strategy.lockstep()) anyone_has(run, true);
+    strategy.begin({.training = false});
+    if (!batch || batch->tensors.empty()) {  // empty: fewer utterances than ranks
+      strategy.settle(/*complete=*/false);
+      continue;
+    }
     run.in.control.set_phase(fmt::format("{} {}/{}", sanity_check ? "sanity check" : "validating",
                                          i + 1, limit ? std::to_string(*limit) : "?"));
     run.precision.prepare(*batch);
     const auto autocast = run.precision.forward_scope();
     sums.add("valid/", run.in.model.validation_step(*batch));
+    strategy.settle(/*complete=*/true);
   }
 
   run.in.model.set_training(true);

@@ -46,8 +46,9 @@ bool all_finite(const std::vector<std::pair<std::string, at::Tensor>>& losses, d
   return true;
 }
 
-// One micro-batch. `last`: gradients are summed over ranks while its backward runs.
-void compute(Run& run, const Batch& batch, bool last, Window& window) {
+// One micro-batch. `last`: gradients are summed over ranks while its backward runs. Returns whether
+// the backward pass ran.
+bool compute(Run& run, const Batch& batch, bool last, Window& window) {
   const auto forward_start = Clock::now();
   StepOutput output;
   {
@@ -69,14 +70,13 @@ void compute(Run& run, const Batch& batch, bool last, Window& window) {
   if (on_cpu && !all_finite(losses, output.weight)) {
     window.vote.bad_loss = true;
     window.ids = batch.describe_ids();
-    return;
+    return false;
   }
 
   const auto backward_start = Clock::now();
   const double factor =
       run.scaler.scale() * (run.weighs_losses() ? output.weight / run.reference_weight : 1.0);
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    if (last) run.in.strategy.arm(groups[i]);
     // With several optimizers a loss must not leave gradients in another one's parameters.
     std::optional<std::vector<at::Tensor>> only;
     if (run.optimizers.size() > 1) {
@@ -96,10 +96,25 @@ void compute(Run& run, const Batch& batch, bool last, Window& window) {
   if (!on_cpu && !all_finite(losses, output.weight)) {
     window.vote.bad_loss = true;
     window.ids = batch.describe_ids();
-    return;
+    return true;
   }
   window.vote.weight += output.weight;
   run.interval.add("train/", output);
+  return true;
+}
+
+// Out of memory is for the vote.
+bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
+  try {
+    run.precision.prepare(batch);
+    return compute(run, batch, last, window);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    window.vote.out_of_memory = true;
+    window.ids = batch.describe_ids();
+    window.complete = 0;
+    return false;
+  }
 }
 
 }  // namespace
@@ -113,29 +128,33 @@ Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> bat
                         seconds_since(run.started) >= *run.settings.max_seconds;
 
   const int wanted = run.settings.accumulate_grad_batches;
+  Strategy& strategy = run.in.strategy;
+  bool going_on = true;
   for (int i = 0; i < wanted; ++i) {
     const std::int64_t index = run.batch + i;
     if (batches_in_epoch && index >= *batches_in_epoch) break;
-    const auto data_start = Clock::now();
-    std::optional<Batch> batch = stream.next();
-    window.data_seconds += seconds_since(data_start);
-    if (!batch) break;
-    window.vote.has_data = true;
-    run.times.audio_seconds += batch->audio_seconds;
-    run.times.items += static_cast<double>(batch->utt_ids.size());
-    ++run.times.batches;
+    std::optional<Batch> batch;
+    if (going_on) {
+      const auto data_start = Clock::now();
+      batch = stream.next();
+      window.data_seconds += seconds_since(data_start);
+    }
+    // Where ranks meet in every pass, one that has nothing to compute still goes through it.
+    if (!batch && !strategy.lockstep()) break;
     // Gradients are summed over ranks only once per window, while the last backward runs.
     const bool last = i + 1 == wanted || (batches_in_epoch && index + 1 == *batches_in_epoch);
-    try {
-      run.precision.prepare(*batch);
-      compute(run, *batch, last, window);
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      window.vote.out_of_memory = true;
-      window.ids = batch->describe_ids();
-      window.complete = 0;
-      break;
+    strategy.begin({.training = true, .first_of_window = i == 0, .last_of_window = last});
+    bool complete = false;
+    if (batch) {
+      window.vote.has_data = true;
+      run.times.audio_seconds += batch->audio_seconds;
+      run.times.items += static_cast<double>(batch->utt_ids.size());
+      ++run.times.batches;
+      complete = try_compute(run, *batch, last, window);
     }
+    going_on = going_on && batch && !window.vote.out_of_memory;
+    strategy.settle(complete);
+    if (!going_on && !strategy.lockstep()) break;
     ++window.micro_batches;
   }
   // Without a whole armed backward (no data, NaN, out of memory) this rank still takes part in the

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "tutti/core/error.h"
@@ -38,19 +41,24 @@ class PlaneControl final : public Control {
   std::shared_ptr<launch::ControlPlane> plane_;
 };
 
+// Keys of one group of ranks.
 class StoreKeyValue final : public KeyValue {
  public:
-  explicit StoreKeyValue(std::unique_ptr<launch::Store> store) : store_(std::move(store)) {}
-  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  StoreKeyValue(std::unique_ptr<launch::Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(prefix_ + key, value);
+  }
   std::string get(const std::string& key) override {
-    return store_->wait(key, launch::Timeout(300));
+    return store_->wait(prefix_ + key, launch::Timeout(300));
   }
   std::int64_t add(const std::string& key, std::int64_t by) override {
-    return store_->add(key, by);
+    return store_->add(prefix_ + key, by);
   }
 
  private:
   std::unique_ptr<launch::Store> store_;
+  std::string prefix_;
 };
 
 std::string choose_backend(const WorldOptions& options) {
@@ -65,6 +73,48 @@ std::string own_address(const launch::RankContext& rank) {
   return rank.num_nodes == 1 ? "127.0.0.1" : "";
 }
 
+// A kernel that waits for a lost rank blocks the host; aborting lets it run into the error.
+class AbortList {
+ public:
+  void add(const std::shared_ptr<Collectives>& collectives) {
+    std::lock_guard lock(mutex_);
+    all_.push_back(collectives);
+  }
+  void abort() {
+    std::lock_guard lock(mutex_);
+    for (const auto& weak : all_)
+      if (const auto collectives = weak.lock()) collectives->abort();
+  }
+
+ private:
+  std::mutex mutex_;  // the plane's thread aborts
+  std::vector<std::weak_ptr<Collectives>> all_;
+};
+
+std::shared_ptr<Collectives> connect(const std::shared_ptr<launch::ControlPlane>& plane,
+                                     Control& control, const launch::RankContext& rank,
+                                     const WorldOptions& options, const std::string& name,
+                                     const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return make_local_collectives();
+  const auto place = std::find(ranks.begin(), ranks.end(), rank.rank) - ranks.begin();
+  const int own = static_cast<int>(place), size = static_cast<int>(ranks.size());
+  const std::string backend = choose_backend(options);
+  control.set_phase("connecting " + backend);
+  auto store = std::make_shared<StoreKeyValue>(plane->open_store(), name.empty() ? "" : name + "/");
+  if (backend == "gloo")
+    return make_gloo_collectives(std::move(store), own, size, own_address(rank));
+  if (backend == "tcp") {
+    if (size != rank.world_size)
+      throw ConfigError("trainer: groups of ranks need Gloo or NCCL, got tcp",
+                        "shard over all ranks, or use a libtorch with Gloo");
+    return make_tcp_collectives(plane);
+  }
+  if (backend != "nccl")
+    throw ConfigError(fmt::format(
+        "trainer: collectives backend: got '{}', expected auto, gloo, nccl or tcp", backend));
+  return make_nccl_collectives(*store, own, size, at::Device(options.device), control);
+}
+
 }  // namespace
 
 std::unique_ptr<Control> make_plane_control(std::shared_ptr<launch::ControlPlane> plane) {
@@ -73,9 +123,13 @@ std::unique_ptr<Control> make_plane_control(std::shared_ptr<launch::ControlPlane
 
 World join_world(const launch::RankContext& rank, const WorldOptions& options) {
   World world;
+  world.rank = rank;
   if (rank.world_size == 1) {
     world.control = make_local_control();
     world.collectives = make_local_collectives();
+    world.make_group = [](const std::string&, const std::vector<int>&) {
+      return std::shared_ptr<Collectives>(make_local_collectives());
+    };
     return world;
   }
   launch::ControlOptions control;
@@ -88,29 +142,23 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
   if (rank.rank == 0) log::info("ranks:\n{}", world.plane->startup_table());
   world.control = make_plane_control(world.plane);
 
-  const std::string backend = choose_backend(options);
-  world.control->set_phase("connecting " + backend);
-  auto store = std::make_shared<StoreKeyValue>(world.plane->open_store());
-  if (backend == "gloo") {
-    world.collectives =
-        make_gloo_collectives(std::move(store), rank.rank, rank.world_size, own_address(rank));
-  } else if (backend == "nccl") {
-    world.collectives = make_nccl_collectives(*store, rank.rank, rank.world_size,
-                                              at::Device(options.device), *world.control);
-    // A kernel that waits for a lost rank blocks the host; aborting lets it run into the error.
-    world.plane->on_failure([weak = std::weak_ptr(world.collectives)](const std::string&) {
-      if (const auto collectives = weak.lock()) collectives->abort();
-    });
-  } else if (backend == "tcp") {
-    world.collectives = make_tcp_collectives(world.plane);
-  } else {
-    throw ConfigError(fmt::format(
-        "trainer: collectives backend: got '{}', expected auto, gloo, nccl or tcp", backend));
-  }
+  const auto to_abort = std::make_shared<AbortList>();  // shared with the plane's callback
+  world.plane->on_failure([to_abort](const std::string&) { to_abort->abort(); });
+  world.make_group = [plane = world.plane, control = world.control.get(), rank, options, to_abort](
+                         const std::string& name, const std::vector<int>& ranks) {
+    auto made = connect(plane, *control, rank, options, name, ranks);
+    to_abort->add(made);
+    return made;
+  };
+  std::vector<int> everyone(static_cast<std::size_t>(rank.world_size));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  world.collectives = world.make_group("", everyone);
   return world;
 }
 
-std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world) {
+std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
+                                        const FsdpOptions& fsdp) {
+  if (name == "fsdp") return make_fsdp_strategy(fsdp, world);
   const bool many = world.control->world_size() > 1;
   if (name == "auto" || name == "single" || name == "single_device") {
     if (!many) return make_single_strategy();
@@ -124,13 +172,15 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world) {
     return many ? make_ddp_strategy(*world.collectives, *world.control, find_unused)
                 : make_single_strategy();
   throw ConfigError(
-      fmt::format("trainer.strategy: got '{}', expected auto, single, ddp or "
-                  "ddp_find_unused_parameters_true",
+      fmt::format("trainer.strategy: got '{}', expected auto, single, ddp, "
+                  "ddp_find_unused_parameters_true or fsdp",
                   name),
-      closest_match(name, {"auto", "single", "ddp", "ddp_find_unused_parameters_true"}).empty()
+      closest_match(name, {"auto", "single", "ddp", "ddp_find_unused_parameters_true", "fsdp"})
+              .empty()
           ? ""
           : "did you mean " +
-                closest_match(name, {"auto", "single", "ddp", "ddp_find_unused_parameters_true"}) +
+                closest_match(
+                    name, {"auto", "single", "ddp", "ddp_find_unused_parameters_true", "fsdp"}) +
                 "?");
 }
 

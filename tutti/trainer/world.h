@@ -8,6 +8,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "tutti/launch/control.h"
 #include "tutti/trainer/collectives/collectives.h"
 #include "tutti/trainer/control.h"
+#include "tutti/trainer/strategies/fsdp.h"
 #include "tutti/trainer/strategies/strategy.h"
 
 namespace tutti::trainer {
@@ -30,17 +32,24 @@ struct WorldOptions {
 };
 
 struct World {
+  launch::RankContext rank;
   std::shared_ptr<launch::ControlPlane> plane;  // shared with `control`; null in a world of one
   std::unique_ptr<Control> control;
   std::shared_ptr<Collectives> collectives;  // shared with the plane's failure callback
+  // Collectives of their own among `ranks` (sorted, this one included), all of which must call it
+  // with the same name; a name is used once.
+  std::function<std::shared_ptr<Collectives>(const std::string& name,
+                                             const std::vector<int>& ranks)>
+      make_group;
 };
 
 // Returns when all ranks are here. Throws CommError naming those that are not.
 World join_world(const launch::RankContext& rank, const WorldOptions& options);
 
-// `name`: auto, single, single_device, ddp, ddp_find_unused_parameters_true/_false. Throws
+// `name`: auto, single, single_device, ddp, ddp_find_unused_parameters_true/_false, fsdp. Throws
 // ConfigError for other names.
-std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world);
+std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
+                                        const FsdpOptions& fsdp = {});
 
 std::unique_ptr<Control> make_plane_control(std::shared_ptr<launch::ControlPlane> plane);
 

@@ -29,25 +29,30 @@ std::string signature(const NamedTensors& parameters, const NamedTensors& buffer
 class DdpStrategy final : public Strategy {
  public:
   DdpStrategy(Collectives& collectives, Control& control, bool find_unused)
-      : collectives_(collectives), control_(control), find_unused_(find_unused) {}
+      : Strategy(find_unused ? "ddp_find_unused_parameters_true" : "ddp"),
+        collectives_(collectives),
+        control_(control),
+        find_unused_(find_unused) {}
 
-  void setup(TrainableModel& model, const std::vector<NamedTensors>& groups) override {
+  std::vector<NamedTensors> setup(TrainableModel& model, const std::vector<NamedTensors>& groups,
+                                  at::Device) override {
     check_same_model(model, control_);
     broadcast_from_rank_zero(model);
     for (const NamedTensors& group : groups)
       reducers_.push_back(std::make_unique<Reducer>(group, collectives_, control_,
                                                     ReducerOptions{.find_unused = find_unused_}));
+    return groups;
   }
-  void arm(std::size_t group) override { reducers_[group]->arm(); }
+  void begin(const Pass& pass) override {
+    if (pass.training && pass.last_of_window)
+      for (const auto& reducer : reducers_) reducer->arm();
+  }
+  void settle(bool) override {}
   void finish(std::size_t group, bool complete) override { reducers_[group]->finish(complete); }
 
   // Gradients are the same on every rank after finish(), so the local norm is the global one.
   at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
     return local_squared_norm(gradients);
-  }
-
-  std::string name() const override {
-    return find_unused_ ? "ddp_find_unused_parameters_true" : "ddp";
   }
 
  private:
@@ -89,6 +94,17 @@ void check_same_model(TrainableModel& model, Control& control) {
                                   rank, rank, line(theirs), line(ours)),
                       "every rank must read the same config, vocabulary and build of tutti");
   }
+}
+
+ConfigError unused_parameters_error(int rank, const std::vector<std::string>& missing,
+                                    std::size_t total, const std::string& fix) {
+  constexpr std::size_t kShown = 20;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i) names += "\n    " + missing[i];
+  if (missing.size() > kShown) names += fmt::format("\n    and {} more", missing.size() - kShown);
+  return ConfigError(fmt::format("rank {}: {} of {} parameters got no gradient in this step:{}",
+                                 rank, missing.size(), total, names),
+                     fix);
 }
 
 std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,

@@ -10,6 +10,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/trainer/strategies/strategy.h"
 
 namespace tutti::trainer {
 
@@ -156,15 +157,12 @@ class Reducer::State {
   }
 
   ConfigError unused_error(const std::vector<std::size_t>& missing) const {
-    constexpr std::size_t kShown = 20;
-    std::string names;
-    for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i)
-      names += "\n    " + parameters_[missing[i]].first;
-    if (missing.size() > kShown) names += fmt::format("\n    and {} more", missing.size() - kShown);
-    return ConfigError(fmt::format("rank {}: {} of {} parameters got no gradient in this step:{}",
-                                   control_.rank(), missing.size(), parameters_.size(), names),
-                       "freeze them (requires_grad false), use them in the loss, or set "
-                       "trainer.strategy: ddp_find_unused_parameters_true");
+    std::vector<std::string> names;
+    for (const std::size_t index : missing) names.push_back(parameters_[index].first);
+    return unused_parameters_error(
+        control_.rank(), names, parameters_.size(),
+        "freeze them (requires_grad false), use them in the loss, or set "
+        "trainer.strategy: ddp_find_unused_parameters_true");
   }
 
   // With find_unused: a parameter no rank used keeps no gradient, so that the optimizer leaves it

@@ -7,13 +7,17 @@ namespace {
 
 class SingleStrategy final : public Strategy {
  public:
-  void setup(TrainableModel&, const std::vector<NamedTensors>&) override {}
-  void arm(std::size_t) override {}
+  SingleStrategy() : Strategy("single") {}
+  std::vector<NamedTensors> setup(TrainableModel&, const std::vector<NamedTensors>& groups,
+                                  at::Device) override {
+    return groups;
+  }
+  void begin(const Pass&) override {}
+  void settle(bool) override {}
   void finish(std::size_t, bool) override {}
   at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
     return local_squared_norm(gradients);
   }
-  std::string name() const override { return "single"; }
 };
 
 }  // namespace
