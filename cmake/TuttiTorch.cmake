@@ -7,8 +7,8 @@ if(TUTTI_TORCH_ROOT)
   set(torch_inc ${TUTTI_TORCH_ROOT}/include)
   set(torch_lib ${TUTTI_TORCH_ROOT}/lib)
   # The wheel's libraries export a std::filesystem of an older compiler. The first library that has a symbol wins, so
-  # ours must come before them.
-  target_link_options(tutti_torch INTERFACE -Wl,-rpath,${torch_lib} -Wl,--no-as-needed -lstdc++)
+  # ours must come before them. By its file name: of a plain -lstdc++ g++ thinks it knows better where it belongs.
+  target_link_options(tutti_torch INTERFACE -Wl,-rpath,${torch_lib} -Wl,--no-as-needed -l:libstdc++.so.6)
 else()
   find_path(torch_inc torch/script.h REQUIRED)
   find_library(torch_so torch REQUIRED)

@@ -31,7 +31,7 @@ Schema<T> adam_like(const char* name, const char* doc) {
   return s;
 }
 
-constexpr Rule kSteps = {.min = 1, .unit = "updates"};
+const Rule kSteps = {.min = 1, .unit = "updates"};
 
 }  // namespace
 
