@@ -21,7 +21,8 @@ int run_worker(int argc, char** argv);
 struct Command {
   const char* name;
   const char* summary;
-  int (*run)(int argc, char** argv);  // null: a stage, run by tutti-run
+  int (*run)(int argc, char** argv);  // null: another executable's, which needs libtorch
+  const char* sibling = "tutti-run";  // that executable
 };
 
 }  // namespace tutti::apps

@@ -36,6 +36,7 @@ constexpr Command kCommands[] = {
     {"measure", "stage 7: error rates", nullptr},
     {"pack_model", "stage 8: one folder with everything decoding needs", nullptr},
     {"demo", "stage 9: a page to talk to", nullptr},
+    {"checkpoint", "show, merge and convert weights", nullptr, "tutti-checkpoint"},
 };
 
 void print_help() {
@@ -45,9 +46,9 @@ void print_help() {
   std::puts("\n`tutti COMMAND --help` tells more.");
 }
 
-// Replaces this process by the sibling that knows the stages; argv[0] tells it which was asked for.
-[[noreturn]] void exec_stages(char** argv) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tutti-run";
+// Replaces this process by the sibling that knows the command; argv[0] tells it which it was.
+[[noreturn]] void exec_sibling(const char* name, char** argv) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   ::execv(program.c_str(), argv);
   tutti::throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
 }
@@ -63,7 +64,7 @@ int main(int argc, char** argv) try {
     if (name != command.name) continue;
     std::string own_name = "tutti " + name;
     argv[1] = own_name.data();
-    if (command.run == nullptr) exec_stages(argv + 1);
+    if (command.run == nullptr) exec_sibling(command.sibling, argv + 1);
     return command.run(argc - 1, argv + 1);
   }
   const std::string guess = tutti::closest_match(name, names);

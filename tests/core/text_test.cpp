@@ -66,6 +66,10 @@ TEST(Units, Formats) {
 TEST(Crc32c, KnownValuesAndContinuation) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
   EXPECT_EQ(crc32c("56789", crc32c("1234")), 0xE3069283U);
+  EXPECT_EQ(crc32c_combine(crc32c("1234"), crc32c("56789"), 5), 0xE3069283U);
+  EXPECT_EQ(crc32c_combine(crc32c("123456789"), crc32c(""), 0), 0xE3069283U);
+  const std::string large(1'000'003, 'x');
+  EXPECT_EQ(crc32c_combine(crc32c("ab"), crc32c(large), large.size()), crc32c("ab" + large));
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
 }
 

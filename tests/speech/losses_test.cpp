@@ -8,9 +8,9 @@
 #include "tutti/speech/losses/label_smoothing.h"
 #include "tutti/speech/losses/transducer_lattice.h"
 #include "tutti/speech/losses/transducer_loss.h"
-#include "tutti/speech/models/checkpointing.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/transducer.h"
+#include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {
 namespace {
@@ -161,7 +161,7 @@ TEST(Checkpointing, GivesTheSameGradientsWithTheSameDropout) {
     layer->zero_grad();
     if (input_needs_gradient) x.mutable_grad().zero_();
     torch::manual_seed(3);
-    const auto kept = checkpointed(block, x, layer->parameters());
+    const auto kept = trainer::checkpointed(block, x, layer->parameters());
     EXPECT_TRUE(torch::equal(kept, plain));
     const auto next_random = torch::rand({1});  // the recomputation must not disturb the sequence
     kept.square().sum().backward();

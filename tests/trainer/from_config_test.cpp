@@ -56,6 +56,41 @@ trainer:
   EXPECT_EQ(plan.loop.checkpoint_folder, "exp/checkpoints");
 }
 
+TEST(FromConfig, FsdpTakesItsOwnKeys) {
+  const TrainingPlan plan = plan_of(R"(
+optimizer: {_target_: torch.optim.AdamW, lr: 0.002}
+trainer:
+  precision: bf16-mixed
+  strategy:
+    _target_: fsdp
+    units: [ConformerBlock]
+    sharding_strategy: HYBRID_SHARD
+    cpu_offload: true
+    reduce_precision: bf16
+    activation_checkpointing: [ConformerBlock]
+    gathers_in_flight: 1
+)");
+  EXPECT_EQ(plan.strategy_name(), "fsdp");
+  EXPECT_EQ(plan.fsdp.sharding, Sharding::kHybrid);
+  EXPECT_THAT(plan.fsdp.units.classes, testing::ElementsAre("ConformerBlock"));
+  EXPECT_TRUE(plan.fsdp.cpu_offload);
+  EXPECT_EQ(plan.fsdp.gather_type, at::kBFloat16);  // the type it computes in
+  EXPECT_EQ(plan.fsdp.reduce_type, at::kBFloat16);
+  EXPECT_THAT(plan.fsdp.recompute, testing::ElementsAre("ConformerBlock"));
+  EXPECT_EQ(plan.fsdp.gathers_in_flight, 1);
+  try {
+    plan_of(R"(
+optimizer: {_target_: torch.optim.AdamW, lr: 0.002}
+trainer:
+  strategy: {_target_: fsdp, param_precision: bf16}
+)");
+    FAIL() << "bf16 weights in a 32-bit computation";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("param_precision"));
+    EXPECT_THAT(error.what(), HasSubstr("computes in 32"));
+  }
+}
+
 TEST(FromConfig, LoggersAreMadeOnRankZero) {
   TempFolder folder;
   const TrainingPlan plan = plan_of(

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/trainer/ranks.h"
+#include "tutti/trainer/checkpoint/store.h"
 
 namespace tutti::trainer {
 namespace {
@@ -78,6 +81,163 @@ TEST(Fsdp, UnitsByClassGiveTheSame) {
   by_class.push_back("unit_class=Linear");
   EXPECT_LT(largest_difference(by_size, train_sharded(folder.path() / "class", 2, by_class)),
             1e-12);
+}
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kDeep = {"depth=3",    "width=8", "unit_class=Block", "steps=12",
+                     "batches=64", "batch=4", "clip=0.5"};
+
+TEST(Fsdp, EveryKindOfShardingGivesTheSame) {
+  TempFolder folder;
+  const auto ddp = flattened(train(folder.path() / "ddp", 4, kDeep));
+  const auto check = [&](const std::string& name, const Words& more) {
+    SCOPED_TRACE(name);
+    EXPECT_LT(largest_difference(ddp, train_sharded(folder.path() / name, 4, with(kDeep, more))),
+              1e-12);
+  };
+  check("full", {"in_flight=1"});
+  check("grad_op", {"sharding=grad_op"});
+  check("offload", {"offload=1", "in_flight=3"});
+  check("recompute", {"recompute=Block"});
+  check("by size", {"unit_class=", "unit_min=100"});
+  // Two nodes of two: both hold the whole model, so the first node's parts are all of it.
+  const fs::path dir = folder.path() / "hybrid";
+  make_folders(dir);
+  Ranks ranks = start(dir, 4, with(kDeep, {"strategy=fsdp", "sharding=hybrid", "local_world=2"}));
+  expect_all_ok(ranks);
+  for (const int first : {0, 2}) {
+    const TensorMap left = final_weights(dir, first), right = final_weights(dir, first + 1);
+    TensorMap whole;
+    for (const auto& [name, part] : left) whole[name] = at::cat({part, right.at(name)});
+    EXPECT_LT(largest_difference(ddp, whole), 1e-12) << "hybrid, node of rank " << first;
+  }
+}
+
+// Weights that travel in the type they are multiplied in change nothing but the traffic; sums in
+// bfloat16 do.
+TEST(Fsdp, GatheringInTheComputingTypeIsMixedPrecisionAsUsual) {
+  TempFolder folder;
+  const Words words = with(kDeep, {"precision=bf16-mixed"});
+  const auto plain = train_sharded(folder.path() / "plain", 2, words);
+  const auto gathered = train_sharded(folder.path() / "bf16", 2, with(words, {"gather=bf16"}));
+  EXPECT_LT(largest_difference(plain, gathered), 1e-3);
+  const auto reduced = train_sharded(folder.path() / "sums", 2, with(words, {"reduce=bf16"}));
+  const double difference = largest_difference(plain, reduced);
+  EXPECT_GT(difference, 0);
+  EXPECT_LT(difference, 2e-2);
+}
+
+TensorMap last_checkpoint(const fs::path& dir, const std::string& file) {
+  return read_safetensors(dir / "checkpoints" / "last" / file);
+}
+
+// 16 examples per step however many ranks share them, so that all runs see the same data.
+Words checkpointed_run(int accumulate, int steps) {
+  return {"batches=40",
+          "batch=4",
+          "checkpoints=1",
+          "ema=1",
+          "clip=0.3",
+          "accum=" + std::to_string(accumulate),
+          "steps=" + std::to_string(steps)};
+}
+
+TEST(FsdpCheckpoint, SavedWithFourRanksResumedWithTwoOfDdpAndBack) {
+  TempFolder folder;
+  const fs::path whole = folder.path() / "whole", dir = folder.path() / "chain";
+  train(whole, 1, checkpointed_run(4, 20));
+  train_sharded(dir, 4, checkpointed_run(1, 6));
+  make_folders(dir);
+  const auto run = [&](int world, const Words& words, const std::string& told) {
+    Ranks ranks = start(dir, world, words);
+    expect_all_ok(ranks);
+    EXPECT_THAT(ranks.log(0), HasSubstr(told));
+  };
+  run(2, with(checkpointed_run(2, 13), {"strategy=ddp"}), "step 6");
+  run(4, with(checkpointed_run(1, 17), {"strategy=fsdp", "unit_min=1000"}), "step 13");
+  run(2, with(checkpointed_run(2, 20), {"strategy=fsdp"}), "step 17");
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    const TensorMap a = last_checkpoint(whole, file), b = last_checkpoint(dir, file);
+    ASSERT_EQ(a.size(), b.size());
+    EXPECT_LT(largest_difference(a, b), 1e-12) << file;
+  }
+  const TensorMap a = last_checkpoint(whole, "extra.safetensors");
+  const TensorMap b = last_checkpoint(dir, "extra.safetensors");
+  for (const char* name : {"ema/first.weight", "ema/second.bias"})
+    EXPECT_LT((a.at(name) - b.at(name)).abs().max().item<double>(), 1e-12) << name;
+  const std::string average = "valid.loss.ave_2best.safetensors";
+  EXPECT_LT(largest_difference(read_safetensors(whole / "checkpoints" / average),
+                               read_safetensors(dir / "checkpoints" / average)),
+            1e-12);
+}
+
+// The same bytes as one process would write: shapes, order, checksums.
+TEST(FsdpCheckpoint, IsTheFormatOfEveryStrategy) {
+  TempFolder folder;
+  train_sharded(folder.path(), 4, checkpointed_run(1, 3));
+  const auto found = CheckpointStore::newest(folder.path() / "checkpoints");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->folder.filename(), "step-00000003");
+  EXPECT_EQ(found->checkpoint.model.at("first.weight").sizes(), (std::vector<std::int64_t>{16, 6}));
+  EXPECT_EQ(found->checkpoint.optimizer.at("optimizer/exp_avg/first.weight").sizes(),
+            (std::vector<std::int64_t>{16, 6}));
+  fs::resize_file(found->folder / "model.safetensors", 300);
+  Ranks ranks = start(folder.path(), 2, with(checkpointed_run(2, 4), {"strategy=fsdp"}));
+  expect_all_ok(ranks);
+  EXPECT_THAT(ranks.log(0), HasSubstr("cannot be used"));
+}
+
+bool has_unfinished_save(const fs::path& checkpoints) {
+  if (!fs::exists(checkpoints)) return false;
+  for (const auto& entry : fs::directory_iterator(checkpoints))
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+  return false;
+}
+
+TEST(FsdpCheckpoint, KillInTheMiddleOfASaveLeavesThePreviousOne) {
+  TempFolder folder;
+  const Words words = {"depth=4",      "width=256",     "batches=40",       "batch=2",
+                       "steps=2000",   "epochs=500",    "unit_class=Block", "checkpoints=1",
+                       "save_every=1", "strategy=fsdp", "no_valid=1"};
+  const fs::path checkpoints = folder.path() / "checkpoints";
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  bool in_the_middle = false;
+  while (!in_the_middle && std::chrono::steady_clock::now() < deadline) {
+    Ranks ranks = start(folder.path(), 2, words);
+    // At least one is whole, and another is being written.
+    while (!(fs::exists(checkpoints / "last") && has_unfinished_save(checkpoints)) &&
+           std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    for (Process& process : ranks.processes) process.signal_group(SIGKILL);
+    for (const ExitStatus& status : ranks.wait()) EXPECT_FALSE(status.ok());
+    in_the_middle = has_unfinished_save(checkpoints);
+  }
+  ASSERT_TRUE(in_the_middle);
+  const auto found = CheckpointStore::newest(checkpoints);
+  ASSERT_TRUE(found);
+  const int step = found->checkpoint.trainer["step"];
+  Words again = words;
+  again.push_back("steps=" + std::to_string(step + 2));
+  Ranks ranks = start(folder.path(), 2, again);
+  expect_all_ok(ranks);
+  EXPECT_THAT(ranks.log(0), HasSubstr("resumed from"));
+  EXPECT_FALSE(has_unfinished_save(checkpoints));
+}
+
+// Only the rank with that shard sees the infinity; all drop the step.
+TEST(FsdpFaults, OverflowInOneShardIsEveryonesDecision) {
+  TempFolder folder;
+  Ranks ranks =
+      start(folder.path(), 2, {"strategy=fsdp", "fault=inf", "fault_rank=1", "steps=12", "clip=1"});
+  expect_all_ok(ranks);
+  for (const int rank : {0, 1}) EXPECT_THAT(ranks.log(rank), HasSubstr("steps=12 skipped=1"));
+  for (const int rank : {0, 1})
+    for (const auto& [name, part] : final_weights(folder.path(), rank))
+      EXPECT_TRUE(part.isfinite().all().item<bool>()) << name;
 }
 
 TEST(FsdpFaults, KilledRankIsNamed) {

@@ -12,6 +12,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
+
+#ifdef TUTTI_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#endif
 
 #include "tests/trainer/toy.h"
 #include "tutti/core/error.h"
@@ -44,11 +50,19 @@ class Options {
   std::map<std::string, std::string> values_;
 };
 
+std::shared_ptr<toy::NetBase> make_net(const Options& options) {
+  const double dropout = std::stod(options.text("dropout", "0"));
+  torch::manual_seed(7);
+  if (const int depth = options.number("depth", 0))
+    return std::make_shared<toy::DeepNetImpl>(options.number("width", 16), depth, dropout);
+  return std::make_shared<toy::NetImpl>(dropout);
+}
+
 // Misbehaves on one rank in one training step (or from it on).
 class FaultyModel final : public toy::Model {
  public:
   FaultyModel(const Options& options, int rank)
-      : toy::Model(std::stod(options.text("dropout", "0"))),
+      : toy::Model(make_net(options)),
         fault_(rank == options.number("fault_rank", -1) ? options.text("fault", "") : ""),
         step_(options.number("fault_step", 5)) {}
 
@@ -63,6 +77,10 @@ class FaultyModel final : public toy::Model {
     }
     StepOutput out = toy::Model::training_step(batch);
     if (call >= step_ && fault_ == "nan") out.loss = out.loss * std::nan("");
+    if (call == step_ && fault_ == "inf") {  // a finite loss with one infinite gradient
+      const auto w = module()->named_parameters()["first.weight"].flatten()[0];
+      out.loss = out.loss + torch::sqrt(w - w.detach());
+    }
     if (call >= step_ && fault_ == "unused") {
       const auto w = module()->named_parameters()["second.bias"];
       out.loss = torch::mse_loss(batch["x"].sum(), batch["x"].sum() + w.sum());
@@ -84,19 +102,77 @@ FsdpOptions fsdp_options(const Options& options) {
   out.units.min_params = options.number("unit_min", 50);
   if (const std::string name = options.text("unit_class", ""); !name.empty())
     out.units.classes = {name};
+  const std::string sharding = options.text("sharding", "full");
+  if (sharding == "grad_op") out.sharding = Sharding::kGradOp;
+  if (sharding == "hybrid") out.sharding = Sharding::kHybrid;
+  if (const std::string name = options.text("recompute", ""); !name.empty()) out.recompute = {name};
+  out.cpu_offload = options.number("offload", 0) != 0;
+  out.gathers_in_flight = options.number("in_flight", 2);
+  if (options.text("gather", "") == "bf16") out.gather_type = at::kBFloat16;
+  if (options.text("reduce", "") == "bf16") out.reduce_type = at::kBFloat16;
   return out;
 }
+
+// GPUs only: an artificial limit to the device's memory, and a trace of the last steps.
+class DeviceTools {
+ public:
+  explicit DeviceTools(const Options& options) : trace_(options.text("trace", "")) {
+#ifdef TUTTI_WITH_CUDA
+    const int megabytes = options.number("memory_cap_mb", 0);
+    if (megabytes > 0) {
+      at::empty({1}, at::TensorOptions().device(options.text("device", "cuda:0")));  // starts CUDA
+      // What the whole device has; the cap is given to the allocator as a part of it.
+      std::size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      c10::cuda::CUDACachingAllocator::setMemoryFraction(
+          megabytes * 1048576.0 / static_cast<double>(total), 0);
+    }
+#else
+    if (options.number("memory_cap_mb", 0) > 0 || !trace_.empty())
+      throw ConfigError("memory_cap_mb and trace need a build with CUDA");
+#endif
+  }
+#ifdef TUTTI_WITH_CUDA
+  void start_trace() const {
+    if (trace_.empty()) return;
+    namespace profiler = torch::autograd::profiler;
+    profiler::prepareProfiler(config(), activities());
+    profiler::enableProfiler(config(), activities());
+  }
+  void stop_trace() const {
+    if (!trace_.empty()) torch::autograd::profiler::disableProfiler()->save(trace_);
+  }
+
+ private:
+  static torch::profiler::impl::ProfilerConfig config() {
+    return torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO);
+  }
+  static std::set<torch::profiler::impl::ActivityType> activities() {
+    return {torch::profiler::impl::ActivityType::CPU, torch::profiler::impl::ActivityType::CUDA};
+  }
+#else
+  void start_trace() const {}
+  void stop_trace() const {}
+
+ private:
+#endif
+  std::string trace_;
+};
 
 int run(const Options& options) {
   launch::RankContext rank;
   rank.rank = rank.local_rank = std::stoi(std::getenv("RANK"));
   rank.world_size = rank.local_world_size = std::stoi(std::getenv("WORLD_SIZE"));
+  rank.local_world_size = options.number("local_world", rank.world_size);
   rank.run_id = std::getenv("RUN_ID");
+  const std::string device = options.text("device", "cpu");
   log::configure({.rank = rank.rank});
   at::set_num_threads(1);
   const std::filesystem::path dir = options.text("dir", "");
+  const DeviceTools tools(options);
   World world =
       join_world(rank, {.run_folder = dir,
+                        .device = device,
                         .backend = options.text("backend", "auto"),
                         .heartbeat_timeout = std::stod(options.text("heartbeat_timeout", "4"))});
   const std::string fault = options.text("fault", "");
@@ -107,6 +183,11 @@ int run(const Options& options) {
   if (fault == "shape" && odd)
     model.module()->as<toy::NetImpl>()->register_parameter("extra", torch::zeros({3, 2}));
   auto data = toy::batches(options.number("batches", 40), options.number("batch", 4));
+  auto valid_data = toy::batches(4, 4);
+  if (options.text("precision", "64-true") != "64-true")
+    for (auto* batches : {&data, &valid_data})
+      for (Batch& batch : *batches)
+        for (auto& [name, tensor] : batch.tensors) tensor = tensor.to(torch::kFloat);
   if (fault == "plan" && odd) data.resize(data.size() - 2);
   MemorySource train(data, rank.rank, rank.world_size);
   // A stream of unknown length that ends early on one rank.
@@ -120,11 +201,12 @@ int run(const Options& options) {
     std::optional<std::int64_t> num_batches(std::int64_t) const override { return std::nullopt; }
     std::uint64_t plan_hash(std::int64_t) const override { return 0; }
   } stream(train, odd);
-  MemorySource valid(toy::batches(4, 4), rank.rank, rank.world_size);
+  MemorySource valid(valid_data, rank.rank, rank.world_size);
   const auto strategy =
       make_strategy(options.text("strategy", "auto"), world, fsdp_options(options));
 
   LoopSettings settings;
+  settings.device = device;
   settings.precision = parse_precision(options.text("precision", "64-true"));
   settings.max_epochs = options.number("epochs", -1);
   settings.max_steps = options.number("steps", 20);
@@ -148,20 +230,30 @@ int run(const Options& options) {
                    .optimizers = {spec},
                    .criteria = {{"valid/loss", Better::kLower, 2}},
                    .signals = &signals};
+  const auto ema = make_ema({.decay = 0.9});
+  if (options.number("ema", 0)) inputs.callbacks.push_back(ema.get());
   std::unique_ptr<Logger> metrics;
   if (rank.rank == 0 && options.number("metrics", 0)) {
     metrics = make_jsonl_logger(dir / "metrics.jsonl");
     inputs.loggers.push_back(metrics.get());
   }
+  tools.start_trace();
   const FitResult result = fit(inputs);
+  tools.stop_trace();
 
   TensorMap final_weights;  // or this rank's parts of them
   if (const Placements* parts = strategy->placements())
-    for (const auto& [name, placement] : *parts) final_weights[name] = placement.part.detach();
+    for (const auto& [name, placement] : *parts)
+      final_weights[name] = placement.part.detach().to(at::kCPU);
   else
-    for (const auto& [name, p] : model.named_parameters()) final_weights[name] = p.detach();
+    for (const auto& [name, p] : model.named_parameters())
+      final_weights[name] = p.detach().to(at::kCPU);
   write_safetensors(dir / fmt::format("final-{}.safetensors", rank.rank), final_weights);
   world.control->finish();
+  const HeldMemory& held = result.memory;
+  std::printf("memory parameters=%lld gradients=%lld optimizer=%lld peak=%lld\n",
+              static_cast<long long>(held.parameters), static_cast<long long>(held.gradients),
+              static_cast<long long>(held.optimizer), static_cast<long long>(held.peak));
   std::printf("done steps=%d skipped=%d\n", static_cast<int>(result.steps),
               static_cast<int>(result.skipped_steps));
   return static_cast<int>(conclude(result, rank.rank, CommandRunner::system()));

@@ -9,15 +9,20 @@
 
 #include "tutti/trainer/batch.h"
 #include "tutti/trainer/model.h"
+#include "tutti/trainer/recompute.h"
 
 namespace tutti::trainer::toy {
 
-struct NetImpl : torch::nn::Module {
+struct NetBase : torch::nn::Module {
+  virtual torch::Tensor forward(const torch::Tensor& x) = 0;
+};
+
+struct NetImpl : NetBase {
   explicit NetImpl(double dropout = 0)
       : first(register_module("first", torch::nn::Linear(6, 16))),
         drop(register_module("drop", torch::nn::Dropout(dropout))),
         second(register_module("second", torch::nn::Linear(16, 1))) {}
-  torch::Tensor forward(const torch::Tensor& x) {
+  torch::Tensor forward(const torch::Tensor& x) override {
     return second->forward(drop->forward(torch::tanh(first->forward(x))));
   }
   torch::nn::Linear first;
@@ -25,11 +30,52 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear second;
 };
 
+// A stack of equal blocks: something worth cutting into units.
+struct BlockImpl : torch::nn::Module, Recomputable {
+  BlockImpl(int width, double dropout)
+      : inner(register_module("inner", torch::nn::Linear(width, 2 * width))),
+        norm(register_module("norm", torch::nn::LayerNorm(std::vector<std::int64_t>{width}))),
+        drop(register_module("drop", torch::nn::Dropout(dropout))),
+        outer(register_module("outer", torch::nn::Linear(2 * width, width))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (!recomputes()) return compute(x);
+    return checkpointed([this](const torch::Tensor& in) { return compute(in); }, x, parameters());
+  }
+  torch::Tensor compute(const torch::Tensor& in) {
+    // Norms want one type, and more bits than autocast on a CPU gives them.
+    const torch::Tensor x = in.scalar_type() == torch::kDouble ? in : in.to(torch::kFloat);
+    return x + outer->forward(drop->forward(torch::tanh(inner->forward(norm->forward(x)))));
+  }
+  torch::nn::Linear inner;
+  torch::nn::LayerNorm norm;
+  torch::nn::Dropout drop;
+  torch::nn::Linear outer;
+};
+TORCH_MODULE(Block);
+
+struct DeepNetImpl : NetBase {
+  DeepNetImpl(int width, int depth, double dropout)
+      : first(register_module("first", torch::nn::Linear(6, width))),
+        blocks(register_module("blocks", torch::nn::ModuleList())),
+        last(register_module("last", torch::nn::Linear(width, 1))) {
+    for (int i = 0; i < depth; ++i) blocks->push_back(Block(width, dropout));
+  }
+  torch::Tensor forward(const torch::Tensor& x) override {
+    torch::Tensor h = first->forward(x);
+    for (const auto& block : *blocks) h = block->as<BlockImpl>()->forward(h);
+    return last->forward(h);
+  }
+  torch::nn::Linear first;
+  torch::nn::ModuleList blocks;
+  torch::nn::Linear last;
+};
+
 class Model : public ModuleModel {
  public:
   explicit Model(double dropout = 0, std::int64_t seed = 7) : ModuleModel(make(dropout, seed)) {}
+  explicit Model(std::shared_ptr<NetBase> net) : ModuleModel(std::move(net)) {}
   StepOutput training_step(const Batch& batch) override {
-    auto y = module()->as<NetImpl>()->forward(batch["x"]);
+    auto y = std::dynamic_pointer_cast<NetBase>(module())->forward(batch["x"]);
     auto target = batch["y"];
     if (y.scalar_type() != torch::kDouble) {  // losses are computed in full precision
       y = y.to(torch::kFloat);

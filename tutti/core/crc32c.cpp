@@ -42,7 +42,29 @@ __attribute__((target("sse4.2"))) std::uint32_t hardware(const unsigned char* p,
 }
 #endif
 
+// Product of two polynomials modulo Castagnoli's; bit 31 is the constant term.
+std::uint32_t multiply(std::uint32_t a, std::uint32_t b) noexcept {
+  std::uint32_t product = 0;
+  for (std::uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
+    if (a & bit) product ^= b;
+    b = (b & 1) ? (b >> 1) ^ 0x82F63B78U : b >> 1;
+  }
+  return product;
+}
+
 }  // namespace
+
+// Appending n bytes multiplies a checksum by x^(8n); the rest of the arithmetic is linear.
+std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b,
+                             std::uint64_t num_bytes_b) noexcept {
+  std::uint32_t shift = 1U << 31;        // x^0
+  std::uint32_t power = 1U << (31 - 8);  // x^8, squared at every turn
+  for (; num_bytes_b != 0; num_bytes_b >>= 1) {
+    if (num_bytes_b & 1) shift = multiply(shift, power);
+    power = multiply(power, power);
+  }
+  return multiply(shift, crc_a) ^ crc_b;
+}
 
 std::uint32_t crc32c(std::string_view data, std::uint32_t crc) noexcept {
   const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());

@@ -75,7 +75,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
   const auto model = make_training_model(context.training);
   Sources sources = open_sources(context, rank, plan.loop.seed, sample_rate_of(context.training));
-  const auto strategy = trainer::make_strategy(plan.strategy_name(), world);
+  const auto strategy = trainer::make_strategy(plan.strategy_name(), world, plan.fsdp);
   trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,
                             .valid = sources.valid.get(),

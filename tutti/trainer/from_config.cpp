@@ -204,6 +204,39 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
   return out;
 }
 
+at::ScalarType scalar_type(const std::string& name) {
+  return name == "16" ? at::kHalf : name == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
+FsdpOptions fsdp_options(const config::StrategySettings& s, const LoopSettings& loop,
+                         const Node& node, Problems& problems) {
+  FsdpOptions out;
+  if (s.sharding_strategy == "shard_grad_op") out.sharding = Sharding::kGradOp;
+  if (s.sharding_strategy == "hybrid_shard") out.sharding = Sharding::kHybrid;
+  out.units.classes = s.units;
+  out.units.min_params = s.unit_min_params;
+  out.cpu_offload = s.cpu_offload;
+  out.gathers_in_flight = s.gathers_in_flight;
+  out.recompute = s.activation_checkpointing;
+  // The type matrices are multiplied in, if it is not the weights' own.
+  std::string computing;
+  const PrecisionMode mode = Precision(loop.precision, at::Device(loop.device)).mode();
+  if (mode == PrecisionMode::kBf16Mixed) computing = "bf16";
+  if (mode == PrecisionMode::k16Mixed) computing = "16";
+  if (s.param_precision.empty() ? !computing.empty() : s.param_precision != "32") {
+    if (!s.param_precision.empty() && s.param_precision != computing)
+      problems.add(node["param_precision"],
+                   "got " + s.param_precision + ", but trainer.precision " +
+                       to_string(loop.precision) + " computes in " +
+                       (computing.empty() ? "32" : computing),
+                   "remove it, or set trainer.precision: " + s.param_precision + "-mixed");
+    out.gather_type = scalar_type(computing);
+  }
+  if (!s.reduce_precision.empty() && s.reduce_precision != "32")
+    out.reduce_type = scalar_type(s.reduce_precision);
+  return out;
+}
+
 }  // namespace
 
 std::string TrainingPlan::strategy_name() const {
@@ -233,6 +266,8 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
   problems.throw_if_any();  // the rest needs these to be right
   plan.loop = loop_settings(plan.trainer, context);
   plan.loop.seed = root["seed"].value_or<std::uint64_t>(0);
+  if (plan.strategy.name == "fsdp")
+    plan.fsdp = fsdp_options(plan.strategy, plan.loop, plan.trainer.strategy, problems);
   const std::string resume = root["fit"]["ckpt_path"].value_or<std::string>("last");
   plan.loop.resume = resume == "last" ? "auto" : resume;
 

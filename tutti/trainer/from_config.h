@@ -15,6 +15,7 @@
 #include "tutti/config/node.h"
 #include "tutti/config/schemas/trainer.h"
 #include "tutti/trainer/loop.h"
+#include "tutti/trainer/strategies/fsdp.h"
 
 namespace tutti::trainer {
 
@@ -27,6 +28,7 @@ struct PlanContext {
 struct TrainingPlan {
   config::TrainerSettings trainer;
   config::StrategySettings strategy;
+  FsdpOptions fsdp;  // for make_strategy
   LoopSettings loop;
   std::vector<OptimizerSpec> optimizers;
   std::vector<Criterion> criteria;

@@ -62,12 +62,35 @@ bool limits_reached(const Run& run) {
 FitResult finished(Run& run, FitEnd end, std::string reason) {
   if (run.store) {
     run.store->flush();
-    if (end == FitEnd::kDone || end == FitEnd::kTimeUp)
+    if (run.is_main() && (end == FitEnd::kDone || end == FitEnd::kTimeUp))
       for (const auto& path : run.store->write_averages())
         log::info("wrote {}", path.filename().string());
   }
   for (Logger* logger : run.in.loggers) logger->flush();
   return {end, run.epoch, run.step, run.skipped, std::move(reason), run.last_validation};
+}
+
+HeldMemory held_memory(const Run& run) {
+  const auto bytes = [](const at::Tensor& t) {
+    return t.numel() * static_cast<std::int64_t>(t.element_size());
+  };
+  HeldMemory held;
+  for (const OptimizerSlot& slot : run.optimizers)
+    for (const auto& [name, tensor] : slot.optimizer->state())
+      if (name.rfind("step/", 0) != 0) held.optimizer += bytes(tensor);
+  if (run.in.strategy.placements()) {
+    const ShardMemory& memory = run.in.strategy.memory();
+    held.parameters = memory.shards + memory.gathered_peak;
+    held.gradients = memory.gradients_peak;
+    held.peak = memory.peak + held.optimizer;
+    return held;
+  }
+  for (const auto& [name, tensor] : run.weights) {
+    held.parameters += bytes(tensor);
+    if (tensor.requires_grad()) held.gradients += bytes(tensor);
+  }
+  held.peak = held.parameters + held.gradients + held.optimizer;
+  return held;
 }
 
 FitResult train(Run& run) {
@@ -193,6 +216,17 @@ std::vector<NamedTensors> group_parameters(const FitInputs& in) {
 
 }  // namespace
 
+static CheckpointStore::Options store_options(FitInputs& inputs) {
+  return {.criteria = inputs.criteria, .rank = inputs.control.rank(), .give_up = [&inputs] {
+            try {
+              inputs.control.check_peers(std::chrono::milliseconds(0));
+              return false;
+            } catch (const CommError&) {
+              return true;
+            }
+          }};
+}
+
 Run::Run(FitInputs& inputs)
     : in(inputs),
       settings(validated(inputs.settings)),
@@ -214,13 +248,15 @@ FitResult fit(FitInputs& inputs) {
       run.optimizers.push_back({spec.name, make_optimizer(spec.options, groups[i]),
                                 Schedule(spec.schedule, spec.options.lr)});
     }
+    run.weights = held_weights(run);
     seed_everything(run);
     run.resumed = restore(run);
-    if (run.is_main() && !run.settings.checkpoint_folder.empty())
-      run.store = std::make_unique<CheckpointStore>(
-          run.settings.checkpoint_folder, CheckpointStore::Options{.criteria = inputs.criteria});
+    if ((run.is_main() || strategy.placements()) && !run.settings.checkpoint_folder.empty())
+      run.store =
+          std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
     if (run.is_main()) log::info("{}", describe_run(run));
     FitResult result = train(run);
+    result.memory = held_memory(run);
     run.store.reset();
     inputs.control.set_phase("finished");
     return result;

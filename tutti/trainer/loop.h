@@ -65,6 +65,14 @@ enum class FitEnd {
   kInterrupted  // SIGINT: saved, resumable
 };
 
+// Bytes this rank held for the model, by the strategy's own counting (not the allocator's).
+struct HeldMemory {
+  std::int64_t parameters = 0;  // most at any time: parts, and whole units while they are used
+  std::int64_t gradients = 0;   // most at any time
+  std::int64_t optimizer = 0;   // state
+  std::int64_t peak = 0;        // most of all three together
+};
+
 struct FitResult {
   FitEnd end = FitEnd::kDone;
   std::int64_t epochs = 0;  // completed
@@ -72,6 +80,7 @@ struct FitResult {
   std::int64_t skipped_steps = 0;
   std::string reason;  // for people
   Metrics last_validation;
+  HeldMemory memory;
 };
 
 FitResult fit(FitInputs& inputs);

@@ -37,13 +37,32 @@ at::Tensor tensor_of(const std::string& bytes) {
   return tensor;
 }
 
-TensorMap model_tensors(TrainableModel& model) {
+// The model as this rank holds it: parameters or its parts of them, and buffers.
+TensorMap model_tensors(Run& run) {
   TensorMap out;
-  for (const auto& [name, tensor] : unique_parameters(model.named_parameters()).tensors)
-    out[name] = tensor;
-  for (const auto& [name, tensor] : unique_parameters(model.named_buffers()).tensors)
+  for (const auto& [name, tensor] : held_weights(run)) out[name] = tensor;
+  for (const auto& [name, tensor] : unique_parameters(run.in.model.named_buffers()).tensors)
     out[name] = tensor;
   return out;
+}
+
+PartRanges part_ranges(const Placements& placements) {
+  PartRanges out;
+  for (const auto& [name, placement] : placements)
+    out[name] = {placement.shape, placement.start, placement.part.numel()};
+  return out;
+}
+
+// Notes which tensors of the checkpoint are parts, of what.
+void mark_parts(const Placements& placements, Checkpoint& checkpoint) {
+  const TensorMap* maps[] = {&checkpoint.model, &checkpoint.optimizer, &checkpoint.extra};
+  for (std::size_t file = 0; file < kCheckpointFiles.size(); ++file)
+    for (const auto& [name, tensor] : *maps[file]) {
+      const auto found = placements.find(parameter_of(name));
+      if (found != placements.end())
+        checkpoint.parts[part_key(file, name)] = {found->second.shape, found->second.start,
+                                                  tensor.numel()};
+    }
 }
 
 // A copy nobody else writes to, on the CPU.
@@ -75,7 +94,53 @@ void restore_random_state(Run& run, const std::string& blob) {
   if (run.device.is_cuda() && !rest.empty()) set_generator_state(run.device, tensor_of(rest));
 }
 
+// The newest checkpoint, or the one asked for, as far as this rank needs it.
+std::optional<CheckpointStore::Found> find_checkpoint(Run& run) {
+  const LoopSettings& settings = run.settings;
+  const bool newest = settings.resume == "auto";
+  const Placements* placements = run.in.strategy.placements();
+  if (!placements) {
+    std::optional<CheckpointStore::Found> found;
+    if (newest)
+      found = CheckpointStore::newest(settings.checkpoint_folder);
+    else
+      found = CheckpointStore::Found{settings.resume, read_checkpoint(settings.resume)};
+    // Ranks read the folder by themselves; a file system that shows them different things is named.
+    const std::string seen = found ? found->folder.filename().string() : "none";
+    const auto all = run.in.control.all_gather("checkpoint to resume", seen);
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+      if (all[rank] != all[0])
+        throw DataError(fmt::format("rank {} would resume from '{}', rank 0 from '{}'", rank,
+                                    all[rank], all[0]),
+                        "default_root_dir must be on a file system all nodes share");
+    return found;
+  }
+  // Rank 0 checks the files for all; then each reads only its parts.
+  std::string chosen;
+  if (run.is_main() && newest) {
+    if (const auto folder = CheckpointStore::newest_folder(settings.checkpoint_folder))
+      chosen = folder->filename().string();
+  } else if (run.is_main()) {
+    check_checkpoint(settings.resume);
+    chosen = settings.resume;
+  }
+  chosen = run.in.control.all_gather("checkpoint to resume", chosen)[0];
+  if (chosen.empty()) return std::nullopt;
+  const std::filesystem::path folder =
+      newest ? settings.checkpoint_folder / chosen : std::filesystem::path(chosen);
+  return CheckpointStore::Found{folder, read_checkpoint_parts(folder, part_ranges(*placements))};
+}
+
 }  // namespace
+
+NamedTensors held_weights(Run& run) {
+  const Placements* placements = run.in.strategy.placements();
+  if (!placements) return unique_parameters(run.in.model.named_parameters()).tensors;
+  NamedTensors out;
+  for (const auto& [name, placement] : *placements)
+    if (placement.part.numel() > 0) out.emplace_back(name, placement.part);
+  return out;
+}
 
 void seed_everything(Run& run) {
   // Weights were made (and sent by rank 0) before this; from here on every rank draws its own
@@ -97,7 +162,7 @@ void save(Run& run, bool epoch_over) {
   if (!run.store) return;
 
   Checkpoint checkpoint;
-  checkpoint.model = snapshot(model_tensors(run.in.model));
+  checkpoint.model = snapshot(model_tensors(run));
   Json optimizers = Json::object();
   for (const OptimizerSlot& slot : run.optimizers) {
     const std::string name = slot.name.empty() ? "optimizer" : slot.name;
@@ -119,29 +184,26 @@ void save(Run& run, bool epoch_over) {
                         {"epoch_sums", epoch_over ? Json::object() : total.to_json()},
                         {"callbacks", Json::object()}};
   for (const Callback* callback : run.in.callbacks) callback->save(checkpoint);
-  run.store->save(std::move(checkpoint), {run.epoch, run.step, metrics});
+  std::optional<SharedSave> shared;
+  if (const Placements* placements = run.in.strategy.placements()) {
+    mark_parts(*placements, checkpoint);
+    shared = agree_on_save(checkpoint, run.in.control);
+  }
+  run.store->save(std::move(checkpoint), {run.epoch, run.step, metrics}, std::move(shared));
 }
 
 bool restore(Run& run) {
   if (run.settings.resume == "never" || run.settings.checkpoint_folder.empty()) return false;
-  std::optional<CheckpointStore::Found> found;
-  if (run.settings.resume == "auto")
-    found = CheckpointStore::newest(run.settings.checkpoint_folder);
-  else
-    found = CheckpointStore::Found{run.settings.resume, read_checkpoint(run.settings.resume)};
-
-  // Ranks read the folder by themselves; a file system that shows them different things is named.
-  const std::string seen = found ? found->folder.filename().string() : "none";
-  const auto all = run.in.control.all_gather("checkpoint to resume", seen);
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw DataError(
-          fmt::format("rank {} would resume from '{}', rank 0 from '{}'", rank, all[rank], all[0]),
-          "default_root_dir must be on a file system all nodes share");
+  const auto found = find_checkpoint(run);
   if (!found) return false;
 
   const Checkpoint& checkpoint = found->checkpoint;
-  load_tensors(checkpoint.model, model_tensors(run.in.model), found->folder.string());
+  TensorMap model;  // nothing is read for parameters of which this rank holds no part
+  const TensorMap held = model_tensors(run);
+  const Placements* placements = run.in.strategy.placements();
+  for (const auto& [name, tensor] : checkpoint.model)
+    if (held.count(name) || !placements || !placements->count(name)) model[name] = tensor;
+  load_tensors(model, held, found->folder.string());
   for (OptimizerSlot& slot : run.optimizers) {
     const std::string name = slot.name.empty() ? "optimizer" : slot.name;
     std::map<std::string, at::Tensor> state;

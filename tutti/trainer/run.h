@@ -32,7 +32,8 @@ struct Run {
   Precision precision;
   LossScaler scaler;
   std::vector<OptimizerSlot> optimizers;
-  std::unique_ptr<CheckpointStore> store;  // rank 0 only
+  NamedTensors weights;                    // as this rank holds them; see held_weights
+  std::unique_ptr<CheckpointStore> store;  // on rank 0, and where ranks hold parts
 
   // What a checkpoint holds beside tensors.
   std::int64_t epoch = 0;
@@ -64,7 +65,7 @@ struct Run {
            (in.control.world_size() > 1 || settings.accumulate_grad_batches > 1);
   }
   Moment moment(const Metrics* metrics = nullptr) {
-    return {in.model, epoch, step, metrics, &extra_metrics, &stop_reason};
+    return {in.model, weights, epoch, step, metrics, &extra_metrics, &stop_reason};
   }
 };
 
@@ -88,6 +89,7 @@ bool validation_due(const Run& run, std::optional<std::int64_t> batches_in_epoch
                     std::int64_t batch_before, bool epoch_over);
 
 // resume.cpp
+NamedTensors held_weights(Run& run);  // parameters, or this rank's parts of them
 void seed_everything(Run& run);
 bool restore(Run& run);
 void save(Run& run, bool epoch_over);

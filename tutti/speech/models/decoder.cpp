@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/speech/models/checkpointing.h"
 
 namespace tutti::speech {
 
@@ -131,12 +130,14 @@ torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& memory_BTD,
         torch::rand({1}).item<double>() < settings_.layer_drop_rate)
       continue;
     DecoderLayer layer = layers_[i];
-    if (is_training() &&
-        std::find(chosen.begin(), chosen.end(), static_cast<std::int64_t>(i) + 1) != chosen.end()) {
+    const bool is_chosen =
+        layer->recomputes() ||
+        std::find(chosen.begin(), chosen.end(), static_cast<std::int64_t>(i) + 1) != chosen.end();
+    if (is_training() && is_chosen) {
       // The memory's gradient has to flow too, so it is handed over with the parameters.
       std::vector<torch::Tensor> used = layer->parameters();
       used.push_back(memory_BTD);
-      x = checkpointed(
+      x = trainer::checkpointed(
           [=](const torch::Tensor& in) mutable {
             return layer->forward(in, tgt_bias, memory_BTD, memory_bias);
           },

@@ -15,6 +15,7 @@
 #include "tutti/speech/models/attention.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
+#include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {
 
@@ -54,7 +55,7 @@ struct DecoderCache {
   void expand_beam(std::int64_t beam);
 };
 
-class DecoderLayerImpl : public torch::nn::Module {
+class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable {
  public:
   DecoderLayerImpl(Build build, const DecoderSettings& settings);
   // tgt (B, L, D); masks as Attention wants them.

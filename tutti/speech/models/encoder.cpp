@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/speech/models/checkpointing.h"
 #include "tutti/speech/models/encoder_blocks.h"
 
 namespace tutti::speech {
@@ -106,9 +105,11 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
   }
   const auto run = [this](std::int64_t layer, torch::nn::Module& module, auto function,
                           const torch::Tensor& x) {
-    if (!is_training() || !contains(settings_.gradient_checkpoint_layers, layer))
+    const auto* block = dynamic_cast<const trainer::Recomputable*>(&module);
+    if (!is_training() ||
+        !(contains(settings_.gradient_checkpoint_layers, layer) || (block && block->recomputes())))
       return function(x);
-    return checkpointed(function, x, module.parameters());
+    return trainer::checkpointed(function, x, module.parameters());
   };
 
   torch::Tensor x = run(

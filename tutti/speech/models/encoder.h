@@ -15,6 +15,7 @@
 #include "tutti/speech/models/ctc.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
+#include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {
 
@@ -60,7 +61,7 @@ struct Encoded {
 };
 
 // One block; x (B, T, D).
-class EncoderBlock : public torch::nn::Module {
+class EncoderBlock : public torch::nn::Module, public trainer::Recomputable {
  public:
   virtual torch::Tensor forward(const torch::Tensor& x, const BatchContext& context) = 0;
 };

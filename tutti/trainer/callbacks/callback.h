@@ -17,6 +17,7 @@ namespace tutti::trainer {
 // What a callback sees and may do.
 struct Moment {
   TrainableModel& model;
+  const NamedTensors& weights;  // parameters, or this rank's parts of them; live
   std::int64_t epoch = 0;
   std::int64_t step = 0;               // optimizer steps done
   const Metrics* metrics = nullptr;    // of the validation or epoch that just ended

@@ -12,7 +12,7 @@ class Ema final : public Callback {
   void on_step(const Moment& moment) override {
     if (moment.step < options_.start_step || moment.step % options_.every_n_steps != 0) return;
     torch::NoGradGuard no_grad;
-    for (const auto& [name, p] : unique_parameters(moment.model.named_parameters()).tensors) {
+    for (const auto& [name, p] : moment.weights) {
       at::Tensor& average = averages_[name];
       if (!average.defined())
         average = p.detach().clone();
@@ -21,8 +21,8 @@ class Ema final : public Callback {
     }
   }
 
-  void before_validation(const Moment& moment) override { swap(moment.model); }
-  void after_validation(const Moment& moment) override { swap(moment.model); }
+  void before_validation(const Moment& moment) override { swap(moment.weights); }
+  void after_validation(const Moment& moment) override { swap(moment.weights); }
 
   void save(Checkpoint& checkpoint) const override {
     for (const auto& [name, average] : averages_)
@@ -35,10 +35,10 @@ class Ema final : public Callback {
 
  private:
   // Exchanges values, not tensors: optimizers and reducers hold on to the parameters.
-  void swap(TrainableModel& model) {
+  void swap(const NamedTensors& weights) {
     if (averages_.empty()) return;
     torch::NoGradGuard no_grad;
-    for (const auto& [name, p] : unique_parameters(model.named_parameters()).tensors) {
+    for (const auto& [name, p] : weights) {
       at::Tensor& average = averages_.at(name);
       const at::Tensor current = p.detach().clone();
       p.detach().copy_(average);

@@ -21,7 +21,7 @@ void collect(const PickleValue& value, const std::string& prefix, int depth, Ten
   const auto child = [&](const std::string& name) {
     return prefix.empty() ? name : prefix + "." + name;
   };
-  if (value.kind == PickleValue::Kind::kTensor) out[prefix] = value.tensor.clone();
+  if (value.kind == PickleValue::Kind::kTensor) out[prefix] = value.tensor;
   for (const auto& [key, item] : value.entries) {
     const bool is_number = key->kind == PickleValue::Kind::kInt;
     collect(*item, child(is_number ? std::to_string(key->integer) : key->text), depth + 1, out);
@@ -40,47 +40,86 @@ const PickleValue& weights_of(const PickleValue& root) {
 
 }  // namespace
 
-TensorMap read_pth(const fs::path& path) {
+namespace {
+
+std::unique_ptr<caffe2::serialize::PyTorchStreamReader> open_archive(const fs::path& path) {
   if (!fs::exists(path)) throw IoError("cannot open " + path.string() + ": no such file");
-  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> archive;
   try {
-    archive = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path.string());
+    return std::make_unique<caffe2::serialize::PyTorchStreamReader>(path.string());
   } catch (const std::exception&) {
     throw DataError(path.string() + ": not a zip archive of torch.save",
                     "files of PyTorch before 1.6: load and save them again with a newer one");
   }
-  const auto record = [&](const std::string& name) {
-    if (!archive->hasRecord(name))
-      throw DataError(fmt::format("{}: '{}' is missing in the archive", path.string(), name));
-    return archive->getRecord(name);
-  };
-  const auto [pickle, pickle_bytes] = record("data.pkl");
-  std::map<std::string, at::Tensor> storages;  // tensors may share one
-  const StorageLoader load = [&](const std::string& key, at::ScalarType type, std::int64_t numel) {
-    at::Tensor& flat = storages[key];
+}
+
+auto record_of(caffe2::serialize::PyTorchStreamReader& archive, const std::string& name,
+               const fs::path& path) {
+  if (!archive.hasRecord(name))
+    throw DataError(fmt::format("{}: '{}' is missing in the archive", path.string(), name));
+  return archive.getRecord(name);
+}
+
+}  // namespace
+
+// The first reading makes tensors without data; their storages' addresses tell whose they are.
+struct PthFile::Impl {
+  fs::path path;
+  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> archive;
+  std::map<std::string, at::Tensor> storages;  // on the meta device, by key
+  std::map<const c10::StorageImpl*, std::string> key_of;
+  TensorMap tensors;  // on the meta device
+};
+
+PthFile::PthFile(const fs::path& path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = path;
+  impl_->archive = open_archive(path);
+  const auto [pickle, pickle_bytes] = record_of(*impl_->archive, "data.pkl", path);
+  const StorageLoader note = [&](const std::string& key, at::ScalarType type, std::int64_t numel) {
+    at::Tensor& flat = impl_->storages[key];
     if (flat.defined()) return flat;
-    const auto [data, num_bytes] = record("data/" + key);
-    if (num_bytes / c10::elementSize(type) < static_cast<std::size_t>(numel))
-      throw DataError(fmt::format("{}: storage {} is truncated", path.string(), key));
-    flat = at::empty({numel}, at::TensorOptions().dtype(type));
-    if (numel > 0)
-      std::memcpy(flat.data_ptr(), data.get(),
-                  static_cast<std::size_t>(numel) * c10::elementSize(type));
+    if (numel < 0) throw DataError(fmt::format("{}: storage {} is damaged", path.string(), key));
+    flat = at::empty({numel}, at::TensorOptions().dtype(type).device(at::kMeta));
+    impl_->key_of[flat.storage().unsafeGetStorageImpl()] = key;
     return flat;
   };
   const PicklePtr root =
-      unpickle({static_cast<const char*>(pickle.get()), pickle_bytes}, load, path.string());
+      unpickle({static_cast<const char*>(pickle.get()), pickle_bytes}, note, path.string());
+  collect(weights_of(*root), "", 0, impl_->tensors);
+  if (impl_->tensors.empty()) throw DataError(path.string() + ": there are no tensors in it");
+  for (const auto& [name, tensor] : impl_->tensors)
+    specs_[name] = {tensor.scalar_type(), tensor.sizes().vec()};
+}
+
+PthFile::~PthFile() = default;
+
+at::Tensor PthFile::read(const std::string& name) const {
+  const at::Tensor& shape = impl_->tensors.at(name);
+  at::Tensor out = at::empty(shape.sizes(), at::TensorOptions().dtype(shape.scalar_type()));
+  if (out.numel() == 0) return out;
+  const std::string& key = impl_->key_of.at(shape.storage().unsafeGetStorageImpl());
+  const auto [data, num_bytes] = record_of(*impl_->archive, "data/" + key, impl_->path);
+  const std::int64_t numel = impl_->storages.at(key).numel();
+  if (num_bytes / c10::elementSize(shape.scalar_type()) < static_cast<std::size_t>(numel))
+    throw DataError(fmt::format("{}: storage {} is truncated", impl_->path.string(), key));
+  // const_cast: from_blob has no form for memory that is only read.
+  const at::Tensor flat = at::from_blob(const_cast<void*>(data.get()), {numel}, out.options());
+  return out.copy_(flat.as_strided(shape.sizes(), shape.strides(), shape.storage_offset()));
+}
+
+TensorMap read_pth(const fs::path& path) {
+  const PthFile file(path);
   TensorMap tensors;
-  collect(weights_of(*root), "", 0, tensors);
-  if (tensors.empty()) throw DataError(path.string() + ": there are no tensors in it");
+  for (const auto& [name, spec] : file.specs()) tensors[name] = file.read(name);
   return tensors;
 }
 
-void write_pth(const fs::path& path, const TensorMap& tensors) {
-  std::vector<std::pair<std::string, at::Tensor>> ordered;
-  for (const auto& [name, tensor] : tensors)
-    ordered.emplace_back(name, tensor.detach().contiguous());
-  const std::string pickle = pickle_state_dict(ordered);
+void stream_pth(const fs::path& path, const TensorSpecs& specs,
+                const std::function<at::Tensor(const std::string& name)>& load) {
+  std::vector<std::pair<std::string, at::Tensor>> shapes;  // without data
+  for (const auto& [name, spec] : specs)
+    shapes.emplace_back(
+        name, at::empty(spec.shape, at::TensorOptions().dtype(spec.type).device(at::kMeta)));
+  const std::string pickle = pickle_state_dict(shapes);
   write_file_atomic(path, [&](int fd) {
     std::size_t written = 0;
     caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, std::size_t n) {
@@ -95,10 +134,11 @@ void write_pth(const fs::path& path, const TensorMap& tensors) {
     });
     try {
       archive.writeRecord("data.pkl", pickle.data(), pickle.size());
-      for (std::size_t i = 0; i < ordered.size(); ++i)
-        archive.writeRecord(
-            "data/" + std::to_string(i), ordered[i].second.data_ptr(),
-            static_cast<std::size_t>(ordered[i].second.numel()) * ordered[i].second.element_size());
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const at::Tensor tensor = load(shapes[i].first).detach().contiguous();
+        archive.writeRecord("data/" + std::to_string(i), tensor.data_ptr(),
+                            static_cast<std::size_t>(tensor.numel()) * tensor.element_size());
+      }
       archive.writeEndOfFile();
     } catch (const c10::Error& error) {
       throw IoError(fmt::format("cannot write {} ({} bytes written): {}", path.string(), written,
@@ -106,6 +146,13 @@ void write_pth(const fs::path& path, const TensorMap& tensors) {
                     "is the disk full?");
     }
   });
+}
+
+void write_pth(const fs::path& path, const TensorMap& tensors) {
+  TensorSpecs specs;
+  for (const auto& [name, tensor] : tensors)
+    specs[name] = {tensor.scalar_type(), tensor.sizes().vec()};
+  stream_pth(path, specs, [&](const std::string& name) { return tensors.at(name); });
 }
 
 }  // namespace tutti::trainer

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "tutti/trainer/checkpoint/safetensors.h"
 
@@ -19,7 +20,24 @@ namespace tutti::trainer {
 // what in the file is not weights.
 TensorMap read_pth(const std::filesystem::path& path);
 
-// Written atomically, as an ordered dict of tensors. Tensors must be on the CPU.
+// The same by parts: names and shapes at once, a tensor's data when it is asked for.
+class PthFile {
+ public:
+  explicit PthFile(const std::filesystem::path& path);
+  ~PthFile();
+  const TensorSpecs& specs() const { return specs_; }
+  at::Tensor read(const std::string& name) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  TensorSpecs specs_;
+};
+
+// Written atomically, as an ordered dict of tensors; `load` gives each on the CPU when its turn
+// comes.
+void stream_pth(const std::filesystem::path& path, const TensorSpecs& specs,
+                const std::function<at::Tensor(const std::string& name)>& load);
 void write_pth(const std::filesystem::path& path, const TensorMap& tensors);
 
 }  // namespace tutti::trainer

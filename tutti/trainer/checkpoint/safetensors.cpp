@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
@@ -102,24 +103,39 @@ at::ScalarType scalar_type_of(const std::string& name) {
   throw DataError(fmt::format("safetensors: type '{}' is not supported", name));
 }
 
-FileSum write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                          const std::map<std::string, std::string>& metadata) {
+std::int64_t TensorSpec::numel() const { return c10::multiply_integers(shape); }
+
+std::uint64_t TensorSpec::num_bytes() const {
+  return static_cast<std::uint64_t>(numel()) * c10::elementSize(type);
+}
+
+SafetensorsLayout::SafetensorsLayout(TensorSpecs specs,
+                                     const std::map<std::string, std::string>& metadata)
+    : specs_(std::move(specs)) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::vector<at::Tensor> ordered;
   std::uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    ordered.push_back(tensor.detach().contiguous());
-    const auto num_bytes = static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
-    header[name] = {{"dtype", safetensors_type(tensor.scalar_type())},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", {offset, offset + num_bytes}}};
-    offset += num_bytes;
+  for (const auto& [name, spec] : specs_) {
+    offsets_[name] = offset;
+    header[name] = {{"dtype", safetensors_type(spec.type)},
+                    {"shape", spec.shape},
+                    {"data_offsets", {offset, offset + spec.num_bytes()}}};
+    offset += spec.num_bytes();
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8,
-              ' ');  // keeps tensors aligned for readers that map the file
+  // Padded: keeps tensors aligned for readers that map the file.
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+  head_.assign(reinterpret_cast<const char*>(&length), sizeof(length));
+  head_ += text;
+  for (auto& [name, begin] : offsets_) begin += head_.size();
+  num_bytes_ = head_.size() + offset;
+}
 
+std::uint64_t SafetensorsLayout::offset(const std::string& name) const { return offsets_.at(name); }
+
+FileSum stream_safetensors(const std::filesystem::path& path, const SafetensorsLayout& layout,
+                           const std::function<at::Tensor(const std::string& name)>& load) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd) throw_errno("cannot create " + path.string(), errno);
   FileSum sum;
@@ -128,62 +144,117 @@ FileSum write_safetensors(const std::filesystem::path& path, const TensorMap& te
     sum.crc32c = crc32c(bytes, sum.crc32c);
     sum.num_bytes += bytes.size();
   };
-  const std::uint64_t length = text.size();
-  put({reinterpret_cast<const char*>(&length), sizeof(length)});
-  put(text);
-  for (const at::Tensor& tensor : ordered)
-    put({static_cast<const char*>(tensor.data_ptr()),
-         static_cast<std::size_t>(tensor.numel()) * tensor.element_size()});
+  put(layout.head());
+  for (const auto& [name, spec] : layout.specs()) {
+    const at::Tensor tensor = load(name).detach().contiguous();
+    if (tensor.scalar_type() != spec.type || tensor.sizes() != at::IntArrayRef(spec.shape))
+      throw InternalError(fmt::format("{}: '{}' is not as announced", path.string(), name));
+    put({static_cast<const char*>(tensor.data_ptr()), spec.num_bytes()});
+  }
   fsync_file(fd.get(), path);
   return sum;
 }
 
-TensorMap read_safetensors(const std::filesystem::path& path,
-                           std::optional<std::uint32_t> expected_crc32c) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("cannot open " + path.string(), errno);
+FileSum write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  TensorSpecs specs;
+  for (const auto& [name, tensor] : tensors)
+    specs[name] = {tensor.scalar_type(), tensor.sizes().vec()};
+  return stream_safetensors(path, SafetensorsLayout(std::move(specs), metadata),
+                            [&](const std::string& name) { return tensors.at(name); });
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (!fd_) throw_errno("cannot open " + path.string(), errno);
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) throw_errno("cannot read " + path.string(), errno);
+  if (::fstat(fd_.get(), &info) != 0) throw_errno("cannot read " + path.string(), errno);
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   std::uint64_t length = 0;
   if (file_bytes < sizeof(length)) throw DataError(path.string() + ": truncated");
-  read_exactly(fd.get(), &length, sizeof(length), path);
+  read_exactly(fd_.get(), &length, sizeof(length), path);
   if (length > kMaxHeader || length > file_bytes - sizeof(length))
     throw DataError(fmt::format("{}: truncated or not a safetensors file (header of {} bytes)",
                                 path.string(), length));
   std::string text(length, '\0');
-  read_exactly(fd.get(), text.data(), length, path);
+  read_exactly(fd_.get(), text.data(), length, path);
   const Json header = parse_json(text, path.string());
   if (!header.is_object()) throw DataError(path.string() + ": the header is not an object");
-
-  const std::uint64_t data_bytes = file_bytes - sizeof(length) - length;
+  const std::uint64_t data_begin = sizeof(length) + length;
+  const std::uint64_t data_bytes = file_bytes - data_begin;
   std::vector<Entry> entries;
-  for (const auto& [name, json] : header.items())
+  for (const auto& [name, json] : header.items()) {
     if (name != "__metadata__")
       entries.push_back(parse_entry(name, json, data_bytes, path.string()));
+    else if (json.is_object())
+      for (const auto& [key, value] : json.items())
+        if (value.is_string()) metadata_[key] = value.get<std::string>();
+  }
   std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
-
-  std::uint32_t crc = crc32c({reinterpret_cast<const char*>(&length), sizeof(length)});
-  crc = crc32c(text, crc);
-  TensorMap tensors;
+            [](const Entry& a, const Entry& b) {  // empty tensors before what starts there
+              return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+            });
   std::uint64_t position = 0;
-  for (const Entry& entry : entries) {
+  for (Entry& entry : entries) {
     if (entry.begin != position)
       throw DataError(fmt::format("{}: tensor '{}' starts at {}, expected {}", path.string(),
                                   entry.name, entry.begin, position));
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.type));
-    read_exactly(fd.get(), tensor.data_ptr(), entry.end - entry.begin, path);
-    crc = crc32c({static_cast<const char*>(tensor.data_ptr()), entry.end - entry.begin}, crc);
     position = entry.end;
-    tensors.emplace(entry.name, std::move(tensor));
+    offsets_[entry.name] = data_begin + entry.begin;
+    specs_[entry.name] = {entry.type, std::move(entry.shape)};
   }
   if (position != data_bytes)
     throw DataError(
         fmt::format("{}: {} bytes after the last tensor", path.string(), data_bytes - position));
-  if (expected_crc32c && crc != *expected_crc32c)
+}
+
+at::Tensor SafetensorsFile::read(const std::string& name, std::int64_t start,
+                                 std::int64_t numel) const {
+  const TensorSpec& spec = specs_.at(name);
+  if (start < 0 || numel < 0 || start > spec.numel() - numel)
+    throw InternalError(
+        fmt::format("{}: '{}' has no elements {}..{}", path_.string(), name, start, start + numel));
+  at::Tensor tensor = at::empty({numel}, at::TensorOptions().dtype(spec.type));
+  const auto size = c10::elementSize(spec.type);
+  const auto begin = offsets_.at(name) + static_cast<std::uint64_t>(start) * size;
+  if (::lseek(fd_.get(), static_cast<off_t>(begin), SEEK_SET) < 0)
+    throw_errno("cannot read " + path_.string(), errno);
+  read_exactly(fd_.get(), tensor.data_ptr(), static_cast<std::uint64_t>(numel) * size, path_);
+  return tensor;
+}
+
+at::Tensor SafetensorsFile::read(const std::string& name) const {
+  const TensorSpec& spec = specs_.at(name);
+  return read(name, 0, spec.numel()).view(spec.shape);
+}
+
+std::uint32_t file_crc32c(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno("cannot open " + path.string(), errno);
+  std::vector<char> buffer(1 << 20);
+  std::uint32_t crc = 0;
+  while (true) {
+    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_errno("cannot read " + path.string(), errno);
+    if (got == 0) return crc;
+    crc = crc32c({buffer.data(), static_cast<std::size_t>(got)}, crc);
+  }
+}
+
+void check_file_crc32c(const std::filesystem::path& path, std::uint32_t expected) {
+  const std::uint32_t crc = file_crc32c(path);
+  if (crc != expected)
     throw DataError(fmt::format("{}: checksum {:08x}, expected {:08x}: the file was damaged",
-                                path.string(), crc, *expected_crc32c));
+                                path.string(), crc, expected));
+}
+
+TensorMap read_safetensors(const std::filesystem::path& path,
+                           std::optional<std::uint32_t> expected_crc32c) {
+  const SafetensorsFile file(path);
+  TensorMap tensors;
+  for (const auto& [name, spec] : file.specs()) tensors.emplace(name, file.read(name));
+  if (expected_crc32c) check_file_crc32c(path, *expected_crc32c);
   return tensors;
 }
 

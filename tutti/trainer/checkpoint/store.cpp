@@ -64,7 +64,10 @@ class CheckpointStore::Impl {
   Impl(fs::path folder, Options options)
       : folder_(std::move(folder)), options_(std::move(options)) {
     make_folders(folder_);
-    load_best();
+    if (options_.rank == 0) {
+      remove_leftovers();
+      load_best();
+    }
     writer_ = std::thread([this] { write_loop(); });
   }
 
@@ -78,13 +81,13 @@ class CheckpointStore::Impl {
     if (!error_.empty()) log::error("checkpoint: {}", error_);
   }
 
-  void save(Checkpoint snapshot, SaveInfo info) {
+  void save(Checkpoint snapshot, SaveInfo info, std::optional<SharedSave> shared) {
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !job_; });
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     throw_error();
-    job_ = std::make_unique<Job>(Job{std::move(snapshot), std::move(info)});
+    job_ = std::make_unique<Job>(Job{std::move(snapshot), std::move(info), std::move(shared)});
     changed_.notify_all();
   }
 
@@ -111,11 +114,12 @@ class CheckpointStore::Impl {
       for (const auto& entry : fs::directory_iterator(folder_))  // averages of fewer or older files
         if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
       const fs::path base = folder_ / fmt::format("{}{}best", prefix, files.size());
-      const TensorMap average = average_models(files);
       const fs::path partial = base.string() + ".partial";
-      write_safetensors(partial, average, {{"format", "pt"}});
+      average_models(files, partial);
       fs::rename(partial, base.string() + ".safetensors");
-      write_pth(base.string() + ".pth", average);
+      const SafetensorsFile average(base.string() + ".safetensors");
+      stream_pth(base.string() + ".pth", average.specs(),
+                 [&](const std::string& name) { return average.read(name); });
       written.push_back(base.string() + ".safetensors");
       written.push_back(base.string() + ".pth");
     }
@@ -128,6 +132,7 @@ class CheckpointStore::Impl {
   struct Job {
     Checkpoint snapshot;
     SaveInfo info;
+    std::optional<SharedSave> shared;
   };
   struct BestEntry {
     std::string file;
@@ -167,7 +172,14 @@ class CheckpointStore::Impl {
 
   void write(const Job& job) {
     const std::string name = step_folder_name(job.info.step);
-    write_checkpoint(folder_ / name, job.snapshot);
+    if (job.shared) {
+      write_own_part(folder_ / name, *job.shared);
+      if (job.shared->rank != 0) return;  // rank 0 waits for us and does the rest
+      complete_checkpoint(folder_ / name, *job.shared, job.snapshot.trainer,
+                          [this] { return given_up(); });
+    } else {
+      write_checkpoint(folder_ / name, job.snapshot);
+    }
     replace_link(folder_ / "last", name);
     for (const Criterion& criterion : options_.criteria) keep_best(criterion, job.info, name);
     if (!job.info.metrics.empty()) write_best();
@@ -175,6 +187,24 @@ class CheckpointStore::Impl {
     for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
          i < folders.size(); ++i)
       fs::remove_all(folders[i]);
+  }
+
+  bool given_up() {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return true;
+    }
+    return options_.give_up && options_.give_up();
+  }
+
+  // What a killed run was writing.
+  void remove_leftovers() {
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      std::error_code ignored;
+      if (name.rfind(".step-", 0) == 0 && name.find(".tmp-") != std::string::npos)
+        fs::remove_all(entry.path(), ignored);
+    }
   }
 
   void keep_best(const Criterion& criterion, const SaveInfo& info, const std::string& step_folder) {
@@ -239,8 +269,8 @@ class CheckpointStore::Impl {
 CheckpointStore::CheckpointStore(fs::path folder, Options options)
     : impl_(std::make_unique<Impl>(std::move(folder), std::move(options))) {}
 CheckpointStore::~CheckpointStore() = default;
-void CheckpointStore::save(Checkpoint snapshot, SaveInfo info) {
-  impl_->save(std::move(snapshot), std::move(info));
+void CheckpointStore::save(Checkpoint snapshot, SaveInfo info, std::optional<SharedSave> shared) {
+  impl_->save(std::move(snapshot), std::move(info), std::move(shared));
 }
 void CheckpointStore::flush() { impl_->flush(); }
 std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }
@@ -248,6 +278,19 @@ std::vector<fs::path> CheckpointStore::best(const std::string& metric) const {
   return impl_->best(metric);
 }
 double CheckpointStore::seconds_waited() const { return impl_->seconds_waited(); }
+
+std::optional<fs::path> CheckpointStore::newest_folder(const fs::path& folder) {
+  for (const fs::path& candidate : step_folders(folder)) {
+    try {
+      check_checkpoint(candidate);
+      return candidate;
+    } catch (const Error& error) {
+      log::warning("checkpoint {} cannot be used: {}; trying the one before",
+                   candidate.filename().string(), error.what());
+    }
+  }
+  return std::nullopt;
+}
 
 std::optional<CheckpointStore::Found> CheckpointStore::newest(const fs::path& folder) {
   for (const fs::path& candidate : step_folders(folder)) {

@@ -9,11 +9,13 @@
 // epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights only; a hard link into
 // the step folder, so it costs nothing), best.json, valid.loss.ave_5best.{pth,safetensors}.
 //
-// Rank 0 only. save() waits only if the previous save is still being written. Used by one thread.
+// Rank 0 only, unless ranks hold parts of the model: then each has one. save() waits only if the
+// previous save is still being written. Used by one thread.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "tutti/trainer/checkpoint/checkpoint.h"
+#include "tutti/trainer/checkpoint/shared.h"
 
 namespace tutti::trainer {
 
@@ -43,6 +46,10 @@ class CheckpointStore {
   struct Options {
     int keep_last = 2;  // two, so that a damaged newest one has a predecessor
     std::vector<Criterion> criteria;
+    // Shared saves: other ranks than 0 only write their parts; rank 0 waits for them until this,
+    // called by the writer's thread, says that they will not come.
+    int rank = 0;
+    std::function<bool()> give_up;
   };
   struct Found {
     std::filesystem::path folder;
@@ -54,12 +61,16 @@ class CheckpointStore {
   ~CheckpointStore();
 
   // Takes a snapshot that nobody else changes. Throws the IoError of an earlier save.
-  void save(Checkpoint snapshot, SaveInfo info);
+  // `shared`: all ranks write this checkpoint together.
+  void save(Checkpoint snapshot, SaveInfo info, std::optional<SharedSave> shared = std::nullopt);
   void flush();
 
   // The newest whole checkpoint. A damaged one is reported as a warning and passed over. Reads from
   // any process; the others need no store.
   static std::optional<Found> newest(const std::filesystem::path& folder);
+
+  // The same, checked but not read.
+  static std::optional<std::filesystem::path> newest_folder(const std::filesystem::path& folder);
 
   // Averages the best of each criterion; call after flush(). Returns the files written.
   std::vector<std::filesystem::path> write_averages();

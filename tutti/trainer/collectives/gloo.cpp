@@ -57,8 +57,16 @@ class GlooWork : public Work {
   bool wait_for(std::chrono::milliseconds limit) override {
     try {
       work_->wait(limit);
-    } catch (const std::exception& error) {
+      return true;
+    } catch (const std::exception&) {
       if (!work_->isCompleted()) return false;  // c10d reports its own "timed out" as an exception
+    }
+    // It failed, or it ended just after the timeout: asked again, it says which.
+    try {
+      work_->wait(limit);
+    } catch (const c10::Error& error) {
+      throw CommError(std::string("gloo: ") + error.what_without_backtrace());
+    } catch (const std::exception& error) {
       throw CommError(std::string("gloo: ") + error.what());
     }
     return true;
@@ -126,7 +134,9 @@ class GlooCollectives final : public Collectives {
     return std::make_shared<GlooWork>(note(group_->allgather(outputs, inputs)));
   }
   WorkPtr reduce_scatter(at::Tensor out, at::Tensor in) override {
-    auto copy = in.clone().view({world_size(), out.numel()});
+    // Nor has it bfloat16: such numbers are summed as floats.
+    auto copy = (in.scalar_type() == at::kBFloat16 ? in.to(at::kFloat) : in.clone())
+                    .view({world_size(), out.numel()});
     std::vector<at::Tensor> tensors{copy};
     return std::make_shared<SliceWork>(note(group_->allreduce(tensors)), out, copy[rank()]);
   }

@@ -80,6 +80,7 @@ void FlatUnit::shard(Collectives& world, Control& control) {
 void FlatUnit::allocate() {
   c10::StorageImpl* memory = storage();
   const auto num_bytes = static_cast<std::size_t>(bytes_of_tensor(full_));
+  const c10::DeviceGuard guard(home_.device);  // the allocator takes the current one
   memory->set_data_ptr_noswap(memory->allocator()->allocate(num_bytes));
   memory->set_nbytes(num_bytes);
   meter_.gathered(bytes_of_tensor(full_));

@@ -5,6 +5,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/trainer/recompute.h"
 #include "tutti/trainer/strategies/gatherer.h"
 #include "tutti/trainer/strategies/gradient_shards.h"
 #include "tutti/trainer/world.h"
@@ -68,6 +69,7 @@ class FsdpStrategy final : public Strategy {
           "use strategy: ddp, or one optimizer");
     check_same_model(model, control_);
     device_ = device;
+    enable_recomputation(model, options_.recompute);
     UnitCut cut = options_.units;
     cut.vectors_apart = options_.gather_type.has_value();
     for (UnitSpec& spec : cut_into_units(model, cut)) add_unit(std::move(spec));

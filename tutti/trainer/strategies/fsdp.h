@@ -35,6 +35,7 @@ struct FsdpOptions {
   // mixed precision, so that no second copy of them is made. Empty: the model's.
   std::optional<at::ScalarType> gather_type;
   std::optional<at::ScalarType> reduce_type;  // of gradient sums; empty: the model's
+  std::vector<std::string> recompute;         // classes of modules; see recompute.h
   int gathers_in_flight = 2;
 };
 

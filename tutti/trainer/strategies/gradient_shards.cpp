@@ -122,6 +122,8 @@ class GradientShards::State {
     wait(*oldest.work, control_, "summing gradients of " + oldest.unit->name());
     if (replicas_ && !oldest.across_replicas) {
       oldest.across_replicas = true;
+      if (oldest.reduced.scalar_type() == at::kBFloat16)  // sums of sums keep their bits
+        oldest.reduced = oldest.reduced.to(at::kFloat);
       oldest.work = replicas_->all_reduce(oldest.reduced);
       wait(*oldest.work, control_, "summing gradients of " + oldest.unit->name());
     }

@@ -8,9 +8,12 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
-namespace tutti::speech {
+#include "tutti/trainer/model.h"
+
+namespace tutti::trainer {
 
 // `function` runs twice: now without a graph, and in the backward pass with the random numbers and
 // the autocast state of now, so dropout drops the same. `parameters` are what it uses besides x;
@@ -19,4 +22,19 @@ namespace tutti::speech {
 torch::Tensor checkpointed(std::function<torch::Tensor(const torch::Tensor&)> function,
                            const torch::Tensor& x, const std::vector<torch::Tensor>& parameters);
 
-}  // namespace tutti::speech
+// A module that calls itself through checkpointed() when asked to: a second base of layers.
+class Recomputable {
+ public:
+  virtual ~Recomputable() = default;
+  void set_recompute(bool on) { recompute_ = on; }
+  bool recomputes() const { return recompute_; }
+
+ private:
+  bool recompute_ = false;
+};
+
+// Asks all modules of these classes ("ConformerBlock") to. Throws ConfigError naming the possible
+// ones.
+void enable_recomputation(TrainableModel& model, const std::vector<std::string>& classes);
+
+}  // namespace tutti::trainer

@@ -1,18 +1,23 @@
-#include "tutti/speech/models/checkpointing.h"
+#include "tutti/trainer/recompute.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-#include <torch/version.h>
 
+#include <set>
 #include <utility>
 
-namespace tutti::speech {
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/trainer/strategies/units.h"
+#include "tutti/trainer/torch_version.h"
+
+namespace tutti::trainer {
 
 namespace {
 
 using Function = std::function<torch::Tensor(const torch::Tensor&)>;
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#if TUTTI_TORCH_AT_LEAST(2, 4)
 bool autocast_on(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
 void set_autocast_on(at::DeviceType device, bool on) {
   at::autocast::set_autocast_enabled(device, on);
@@ -98,7 +103,7 @@ struct Recipe : torch::CustomClassHolder {
   Surroundings surroundings;
 };
 
-class Checkpoint : public torch::autograd::Function<Checkpoint> {
+class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                c10::intrusive_ptr<Recipe> recipe, at::TensorList parameters) {
@@ -148,7 +153,34 @@ torch::Tensor checkpointed(Function function, const torch::Tensor& x,
                            const std::vector<torch::Tensor>& parameters) {
   if (!torch::GradMode::is_enabled()) return function(x);
   auto recipe = c10::make_intrusive<Recipe>(std::move(function), Surroundings(x.device()));
-  return Checkpoint::apply(x, recipe, at::TensorList(parameters));
+  return RecomputedBlock::apply(x, recipe, at::TensorList(parameters));
 }
 
-}  // namespace tutti::speech
+void enable_recomputation(TrainableModel& model, const std::vector<std::string>& classes) {
+  if (classes.empty()) return;
+  auto* whole = dynamic_cast<ModuleModel*>(&model);
+  std::set<std::string> found, possible;
+  if (whole)
+    for (const auto& module : whole->module()->modules()) {
+      auto* recomputable = dynamic_cast<Recomputable*>(module.get());
+      if (!recomputable) continue;
+      const std::string name = module_class(*module);
+      possible.insert(name);
+      if (std::find(classes.begin(), classes.end(), name) == classes.end()) continue;
+      found.insert(name);
+      recomputable->set_recompute(true);
+    }
+  for (const std::string& wanted : classes) {
+    if (found.count(wanted)) continue;
+    const std::vector<std::string> all(possible.begin(), possible.end());
+    throw ConfigError(
+        "trainer.strategy.activation_checkpointing: got '" + wanted + "', expected " +
+            (all.empty()
+                 ? std::string("nothing: this model has no layer that can be computed again")
+                 : "one of " + join(all, ", ")),
+        closest_match(wanted, all).empty() ? ""
+                                           : "did you mean '" + closest_match(wanted, all) + "'?");
+  }
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,114 @@
+#include "tutti/trainer/checkpoint/weights.h"
+
+#include <fmt/format.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/trainer/checkpoint/checkpoint.h"
+#include "tutti/trainer/checkpoint/pth.h"
+#include "tutti/trainer/checkpoint/store.h"
+
+namespace tutti::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+class SafetensorsSource final : public WeightsSource {
+ public:
+  explicit SafetensorsSource(const fs::path& path) : file_(path) {}
+  const TensorSpecs& specs() const override { return file_.specs(); }
+  at::Tensor read(const std::string& name) const override { return file_.read(name); }
+  std::string describe() const override { return "safetensors file"; }
+
+ private:
+  SafetensorsFile file_;
+};
+
+class PthSource final : public WeightsSource {
+ public:
+  explicit PthSource(const fs::path& path) : file_(path) {}
+  const TensorSpecs& specs() const override { return file_.specs(); }
+  at::Tensor read(const std::string& name) const override { return file_.read(name); }
+  std::string describe() const override { return "PyTorch file"; }
+
+ private:
+  PthFile file_;
+};
+
+class CheckpointSource final : public WeightsSource {
+ public:
+  CheckpointSource(const fs::path& folder, bool ema)
+      : trainer_(check_checkpoint(folder)),
+        model_(folder / "model.safetensors"),
+        extra_(folder / "extra.safetensors"),
+        specs_(model_.specs()) {
+    if (!ema) return;
+    for (const auto& [name, spec] : extra_.specs())
+      if (name.rfind("ema/", 0) == 0 && specs_.count(name.substr(4))) averaged_ = true;
+    if (!averaged_)
+      throw DataError(folder.string() + ": there is no moving average in it",
+                      "train with an EMA callback, or leave out --ema");
+  }
+  const TensorSpecs& specs() const override { return specs_; }
+  at::Tensor read(const std::string& name) const override {
+    if (averaged_ && extra_.specs().count("ema/" + name)) return extra_.read("ema/" + name);
+    return model_.read(name);
+  }
+  std::string describe() const override {
+    const int ranks = trainer_.value("world_size", 1);
+    return fmt::format("checkpoint of step {}, epoch {}, batch {}, trained by {} rank{}",
+                       trainer_.value("step", 0), trainer_.value("epoch", 0),
+                       trainer_.value("batch", 0), ranks, ranks == 1 ? "" : "s");
+  }
+
+ private:
+  Json trainer_;
+  SafetensorsFile model_;
+  SafetensorsFile extra_;
+  TensorSpecs specs_;
+  bool averaged_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> open_weights(const fs::path& path, bool ema) {
+  if (!fs::exists(path)) throw IoError("cannot open " + path.string() + ": no such file or folder");
+  if (fs::is_directory(path)) {
+    if (fs::exists(path / "index.json")) return std::make_unique<CheckpointSource>(path, ema);
+    const auto newest = CheckpointStore::newest_folder(path);
+    if (!newest)
+      throw DataError(path.string() + ": there is no whole checkpoint in it",
+                      "give a folder like exp/checkpoints or exp/checkpoints/step-00001200");
+    return std::make_unique<CheckpointSource>(*newest, ema);
+  }
+  if (ema)
+    throw ConfigError(path.string() +
+                      ": only a checkpoint folder has a moving average beside the "
+                      "weights");
+  if (path.extension() == ".safetensors") return std::make_unique<SafetensorsSource>(path);
+  if (path.extension() == ".pth" || path.extension() == ".pt" || path.extension() == ".ckpt")
+    return std::make_unique<PthSource>(path);
+  throw ConfigError(fmt::format("{}: got a file ending in '{}', expected .safetensors or .pth",
+                                path.string(), path.extension().string()));
+}
+
+void write_weights(const WeightsSource& source, const fs::path& path) {
+  const auto load = [&](const std::string& name) { return source.read(name); };
+  if (path.extension() == ".pth") {
+    stream_pth(path, source.specs(), load);
+  } else if (path.extension() == ".safetensors") {
+    const fs::path partial = path.string() + ".partial";
+    try {
+      stream_safetensors(partial, SafetensorsLayout(source.specs(), {{"format", "pt"}}), load);
+      fs::rename(partial, path);
+    } catch (...) {  // whatever happened, leave no half file behind
+      std::error_code ignored;
+      fs::remove(partial, ignored);
+      throw;
+    }
+  } else {
+    throw ConfigError(fmt::format("{}: got a name ending in '{}', expected .safetensors or .pth",
+                                  path.string(), path.extension().string()));
+  }
+}
+
+}  // namespace tutti::trainer
