@@ -3,7 +3,6 @@
 #include <zmq.h>
 
 #include <array>
-#include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -28,6 +27,7 @@ void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
   Json json;
   json["version"] = 1;
   json["endpoint"] = info.endpoint;
+  json["more_endpoints"] = info.more_endpoints;
   json["server_key"] = info.server_key;
   json["worker_public_key"] = info.worker.public_key;
   json["worker_secret_key"] = info.worker.secret_key;
@@ -40,7 +40,8 @@ ConnectInfo read_connect_file(const fs::path& run_folder) {
   try {
     return {json.at("endpoint"),
             json.at("server_key"),
-            {json.at("worker_public_key"), json.at("worker_secret_key")}};
+            {json.at("worker_public_key"), json.at("worker_secret_key")},
+            json.value("more_endpoints", std::vector<std::string>{})};
   } catch (const nlohmann::json::exception& error) {
     throw DataError(path.string() + ": not a connect file: " + error.what());
   }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace tutti::parallel {
 
@@ -24,6 +25,7 @@ struct ConnectInfo {
   std::string endpoint;    // "tcp://10.0.0.7:40123"
   std::string server_key;  // the driver's public key
   KeyPair worker;
+  std::vector<std::string> more_endpoints;  // other networks of the driver's host, to try in order
 };
 
 std::filesystem::path connect_file(const std::filesystem::path& run_folder);

@@ -41,7 +41,16 @@ QueueState slurm_state(std::string_view state, std::string_view reason) {
   const auto in = [&](const auto& list) {
     return std::find(std::begin(list), std::end(list), word) != std::end(list);
   };
-  if (in(kWaiting)) return {JobPhase::kPending, words(false), false};
+  if (in(kWaiting)) {
+    // Accepted by sbatch, but no waiting will help.
+    static const char* const kHopeless[] = {
+        "can't use this partition", "AccountNotAllowed", "InvalidAccount",     "InvalidQOS",
+        "QOSNotAllowed",            "BadConstraints",    "PartitionTimeLimit", "PartitionNodeLimit"};
+    for (const char* hopeless : kHopeless)
+      if (why.find(hopeless) != std::string::npos)
+        return {JobPhase::kFailed, words(false), false, true};
+    return {JobPhase::kPending, words(false), false};
+  }
   if (in(kAtWork)) return {JobPhase::kRunning, word == "RUNNING" ? "" : word, false};
   if (word == "COMPLETED") return {JobPhase::kEnded, "", false};
   return {JobPhase::kFailed, words(true), in(kNotTheWorkersFault)};
