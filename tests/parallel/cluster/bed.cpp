@@ -34,7 +34,7 @@ void BedTest::bring_up(const std::string& name) {
          ("tutti-bed-" + name + "-" + std::to_string(::getpid()));
   const auto up = run_command({.argv = {bed_script(name, "up.sh")},
                                .env = {{"BED", bed_.string()}, {"PROGRAM", kProgram}},
-                               .timeout = std::chrono::seconds(560)});
+                               .timeout = std::chrono::seconds(1200)});
   if (up.exit_code == 77) {
     skip_reason_ = trim(up.out);
     return;

@@ -246,6 +246,13 @@ TEST_F(Slurm, ARequeuedJobComesBackAsANewWorker) {
   }
 }
 
+TEST_F(Slurm, AnOutputFolderMayHaveBlanksAndQuotesInItsName) {
+  const auto out = folder_.path() / "a folder's name";
+  const auto run = map(block(2), out, 20, {"echo", "{}"}, false);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(num_ok(out), 20U);
+}
+
 TEST_F(Slurm, FourDriversOfBothKindsAtOnce) {
   const std::vector<std::string> command = {"printf", "item %s", "{}"};
   const std::string expected = local_results(300, command);
