@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How the parallel layer scales: 1,000 items of 20 ms (sleep) on 1 and 2 local workers and on 1, 2 and 4 Slurm workers, synchronous and
-# asynchronous. Wall time from the call to the last byte of results.jsonl, start-up, queueing and merge included; best of three. Slurm is
+# asynchronous. Wall time of the whole call, start-up, queueing, merge and (synchronous) closing of the pool included; best of three. Slurm is
 # the test bed of tests/beds/slurm (root; left out elsewhere).  Usage: bench/backend_scaling.sh [folder with the programs]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
