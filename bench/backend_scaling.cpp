@@ -1,5 +1,5 @@
-// One row of backend_scaling.sh: 1,000 items of 20 ms on a parallel block, from the first call to
-// the last byte of results.jsonl; start-up, queueing and merge included.
+// One row of backend_scaling.sh: 1,000 items of 20 ms on a parallel block; the whole call, with
+// start-up, queueing, merge and, when synchronous, the closing of the pool.
 //
 //   bench_backend_scaling FOLDER sync|async '{env: slurm, n_workers: 4, options: {...}}'
 #include <chrono>
