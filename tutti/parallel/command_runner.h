@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/parallel/job_spec.h"
 
@@ -19,6 +20,13 @@ std::vector<std::string> read_items(const std::filesystem::path& path);
 // quoted for the shell.
 std::vector<std::string> expand_command(const std::vector<std::string>& command,
                                         const std::string& item, std::uint64_t index);
+
+// An item's command was ended by SIGTERM. Schedulers send it to every process of a job that has to
+// go, so the worker looks whether it is meant too: then the item has not failed, it goes elsewhere.
+class CommandTerminated : public TaskError {
+ public:
+  using TaskError::TaskError;
+};
 
 // `items_file` must be readable by the workers; empty: item i is the number i.
 JobSpec command_job(const std::vector<std::string>& command,

@@ -99,14 +99,23 @@ void Engine::open_socket() {
                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
   monitor_ = ::zmq_socket(context_, ZMQ_PAIR);
   ::zmq_connect(monitor_, monitor_name.c_str());
-  const std::string host = local_ ? "127.0.0.1" : address_of_interface(settings_.interface);
+  // Several networks and no `interface`: workers try them in order.
+  const std::vector<std::string> addresses =
+      local_ ? std::vector<std::string>{"127.0.0.1"} : addresses_of_interface(settings_.interface);
+  const std::string host = addresses.size() == 1 ? addresses[0] : "0.0.0.0";
   if (::zmq_bind(router_, fmt::format("tcp://{}:*", host).c_str()) != 0)
     throw CommError(fmt::format("cannot listen on {}: {}", host, ::zmq_strerror(::zmq_errno())));
   std::array<char, 256> bound{};
   std::size_t size = bound.size();
   ::zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, bound.data(), &size);
-  endpoint_ = bound.data();
-  write_connect_file(options_.run_folder, {endpoint_, own.public_key, worker});
+  const std::string port = std::string(bound.data()).substr(std::string(bound.data()).rfind(':'));
+  ConnectInfo info{.endpoint = "", .server_key = own.public_key, .worker = worker};
+  for (const std::string& address : addresses)
+    info.more_endpoints.push_back("tcp://" + address + port);
+  endpoint_ = info.more_endpoints.front();
+  info.endpoint = endpoint_;
+  info.more_endpoints.erase(info.more_endpoints.begin());
+  write_connect_file(options_.run_folder, info);
 }
 
 void Engine::begin(std::shared_ptr<RunState> run) {

@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "tutti/core/log.h"
 #include "tutti/parallel/fingerprint.h"
 #include "tutti/parallel/folder_run.h"
 #include "tutti/parallel/parallel.h"
@@ -16,6 +17,8 @@ std::vector<Json> BaseRunner::forward_batch(std::span<const std::uint64_t> indic
 }
 
 std::vector<Json> BaseRunner::operator()(const Indices& indices, RunOptions options) {
+  if (current_parallel().async)
+    log::warning("parallel.async: this run stays with its driver; only `tutti map` leaves");
   JobSpec job;
   job.provider = Registry::global().name_of(typeid(provider_));
   job.runner = Registry::global().name_of(typeid(*this));

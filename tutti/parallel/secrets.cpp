@@ -1,9 +1,10 @@
 #include "tutti/parallel/secrets.h"
 
+#include <fmt/format.h>
 #include <zmq.h>
 
 #include <array>
-#include <vector>
+#include <cstdlib>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -28,19 +29,37 @@ void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
   Json json;
   json["version"] = 1;
   json["endpoint"] = info.endpoint;
+  json["more_endpoints"] = info.more_endpoints;
   json["server_key"] = info.server_key;
   json["worker_public_key"] = info.worker.public_key;
   json["worker_secret_key"] = info.worker.secret_key;
   write_file_atomic(path, json.dump(), 0600);
 }
 
+std::string connect_variable(const fs::path& run_folder) {
+  std::string hex;
+  for (const char c : read_file(connect_file(run_folder)))
+    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
+
 ConnectInfo read_connect_file(const fs::path& run_folder) {
-  const fs::path path = connect_file(run_folder);
-  const Json json = parse_json(read_file(path), path.string());
+  fs::path path = connect_file(run_folder);
+  std::string text;
+  if (const char* variable = std::getenv(kConnectVariable)) {
+    path = kConnectVariable;
+    for (const char* at = variable; at[0] != '\0' && at[1] != '\0'; at += 2)
+      text.push_back(static_cast<char>(std::strtoul(std::string(at, 2).c_str(), nullptr, 16)));
+    ::unsetenv(kConnectVariable);
+  } else {
+    text = read_file(path);
+  }
+  const Json json = parse_json(text, path.string());
   try {
     return {json.at("endpoint"),
             json.at("server_key"),
-            {json.at("worker_public_key"), json.at("worker_secret_key")}};
+            {json.at("worker_public_key"), json.at("worker_secret_key")},
+            json.value("more_endpoints", std::vector<std::string>{})};
   } catch (const nlohmann::json::exception& error) {
     throw DataError(path.string() + ": not a connect file: " + error.what());
   }

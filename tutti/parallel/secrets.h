@@ -2,14 +2,15 @@
 //
 // The driver makes two key pairs. Its own secret never leaves its memory; the workers' pair and the
 // driver's public key go into RUN_FOLDER/.tutti/connect.json, mode 0600, which is how a worker on
-// another host of the same user finds and proves itself. Nothing secret is on a command line, in an
-// environment or in a job script.
+// another host of the same user finds and proves itself. Nothing secret is on a command line or in
+// a job script; in a job's environment only where the user asks for it (export_keys).
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace tutti::parallel {
 
@@ -24,11 +25,16 @@ struct ConnectInfo {
   std::string endpoint;    // "tcp://10.0.0.7:40123"
   std::string server_key;  // the driver's public key
   KeyPair worker;
+  std::vector<std::string> more_endpoints;  // other networks of the driver's host, to try in order
 };
 
 std::filesystem::path connect_file(const std::filesystem::path& run_folder);
 void write_connect_file(const std::filesystem::path& run_folder, const ConnectInfo& info);
-// Throws IoError when it cannot be read, DataError when it is not one.
+// The same in a variable of the job's environment, in letters that every scheduler passes on.
+inline constexpr char kConnectVariable[] = "TUTTI_CONNECT";
+std::string connect_variable(const std::filesystem::path& run_folder);
+// From the variable, which is then removed so that items do not see it, else from the file. Throws
+// IoError when it cannot be read, DataError when it is not one.
 ConnectInfo read_connect_file(const std::filesystem::path& run_folder);
 
 // Answers ZAP requests of one ZeroMQ context: peers with `worker_public_key` pass, others get

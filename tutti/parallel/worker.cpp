@@ -6,6 +6,7 @@
 
 #include "tutti/core/log.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/command_runner.h"
 #include "tutti/parallel/job_spec.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/worker_state.h"
@@ -142,6 +143,14 @@ class Compute {
         results_.push_back(to_text(runner_ ? runner_->forward(batch.indices[0], *env_)
                                            : function_(batch.indices[0])));
       }
+    } catch (const CommandTerminated& terminated) {
+      if (state_.wait_for_stop(std::chrono::milliseconds(500))) {
+        log::info("item {} was ended with the job; it goes to another worker", batch.indices[0]);
+        progress_.leave();
+        state_.abandon_running();
+        return;
+      }
+      error = fmt::format("{}: {}", terminated.kind(), terminated.what());
     } catch (...) {  // an item's failure is a result like any other
       error = describe_current_exception().text;
       if (error.empty()) error = "unknown error";

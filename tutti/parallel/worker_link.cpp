@@ -13,6 +13,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/units.h"
+#include "tutti/parallel/network.h"
 #include "tutti/parallel/secrets.h"
 #include "tutti/parallel/worker_state.h"
 
@@ -20,6 +21,20 @@ namespace tutti::parallel {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+
+// With several addresses: the first that takes a connection, and what became of the others.
+std::string choose_endpoint(const ConnectInfo& info) {
+  if (info.more_endpoints.empty()) return info.endpoint;  // ZeroMQ keeps trying by itself
+  std::vector<std::string> endpoints = {info.endpoint};
+  endpoints.insert(endpoints.end(), info.more_endpoints.begin(), info.more_endpoints.end());
+  std::string failures;
+  std::string found = first_reachable(endpoints, std::chrono::seconds(3), failures);
+  if (found.empty())
+    throw CommError("the driver cannot be reached: " + failures,
+                    "name the network that workers share: parallel.interface");
+  if (!failures.empty()) log::warning("{}; using {}", failures, found);
+  return found;
+}
 
 class Link {
  public:
@@ -47,8 +62,9 @@ class Link {
     set_int(ZMQ_TCP_KEEPALIVE, 1);
     const std::int64_t max_size = wire::kMaxMessageBytes;
     ::zmq_setsockopt(socket_, ZMQ_MAXMSGSIZE, &max_size, sizeof max_size);
-    if (::zmq_connect(socket_, info.endpoint.c_str()) != 0)
-      throw CommError("cannot connect to " + info.endpoint + ": " + ::zmq_strerror(::zmq_errno()));
+    const std::string endpoint = choose_endpoint(info);
+    if (::zmq_connect(socket_, endpoint.c_str()) != 0)
+      throw CommError("cannot connect to " + endpoint + ": " + ::zmq_strerror(::zmq_errno()));
     if (options_.own_process) {
       sigset_t set;
       sigemptyset(&set);

@@ -196,6 +196,16 @@ void WorkerState::add_result(const BatchOrder& batch, const wire::ResultRecord& 
     signal_locked();
 }
 
+void WorkerState::abandon_running() {
+  const std::lock_guard lock(mutex_);
+  running_.reset();
+}
+
+bool WorkerState::wait_for_stop(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return wake_.wait_for(lock, limit, [&] { return stop_; });
+}
+
 void WorkerState::send(std::string message) {
   const std::lock_guard lock(mutex_);
   flush_locked();

@@ -79,6 +79,10 @@ class WorkerState {
   enum class Next { kStop, kJob, kBatch };
   Next wait(std::uint64_t batch_size, JobOrder& job, BatchOrder& batch);
   void add_result(const BatchOrder& batch, const wire::ResultRecord& record, bool last);
+  // The running batch gets no result; it is somebody else's again.
+  void abandon_running();
+  // Are we to leave? Waits a moment for the word to arrive.
+  bool wait_for_stop(std::chrono::milliseconds limit);
   void send(std::string message);
   void set_item_timeout(double seconds) {
     item_timeout_s_.store(seconds, std::memory_order_relaxed);

@@ -119,6 +119,11 @@ def parse_pbs(script, arrays):
                 fail("qsub: Invalid account for job: " + value, 1)
         elif option in ("-e", "-o"):
             spec["err" if option == "-e" else "out"] = value
+        elif option == "-v":  # names of variables that travel; values with commas would need quoting
+            for name in value.split(","):
+                if not re.fullmatch(r"[\w.]+", os.environ.get(name, "")):
+                    fail("qsub: cannot export " + name, 1)
+                spec.setdefault("env", {})[name] = os.environ[name]
         elif option == "-J":
             m = re.fullmatch(r"(\d+)-(\d+)", value)
             if not arrays or not m or int(m[1]) >= int(m[2]):
@@ -271,7 +276,7 @@ def submit(kind, spec, script):
             if kind == "lsf":  # exports the environment of the submission
                 env = dict(os.environ, LSB_JOBID=str(number), LSB_JOBINDEX=str(index or 0))
             else:
-                env = dict(base, PBS_JOBID=pbs_id(task), PBS_O_WORKDIR=os.getcwd(), PBS_ENVIRONMENT="PBS_BATCH")
+                env = dict(base, **spec.get("env", {}), PBS_JOBID=pbs_id(task), PBS_O_WORKDIR=os.getcwd(), PBS_ENVIRONMENT="PBS_BATCH")
                 if index is not None:
                     env["PBS_ARRAY_INDEX"] = str(index)
             logs = {}

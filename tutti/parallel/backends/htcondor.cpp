@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/secrets.h"
 
 namespace tutti::parallel {
 namespace {
@@ -123,6 +124,7 @@ class HTCondor final : public Dialect {
         {"Should_Transfer_Files", "IF_NEEDED"},
         {"When_To_Transfer_Output", "ON_EXIT"},
     };
+    if (options.export_keys) lines.emplace_back("getenv", kConnectVariable);
     SubmissionText out;
     for (const std::string& skip : options.job_directives_skip)
       if (std::erase_if(lines, [&](const auto& line) { return same_key(line.first, skip); }) == 0)
@@ -179,18 +181,11 @@ class HTCondor final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions& options,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"condor_rm"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), options.cancel_command_extra.begin(),
-                        options.cancel_command_extra.end());
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
-
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
-                                 const std::string& job_id) const override {
-    return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
+  std::vector<std::string> cancel_words(const JobQueueOptions& options) const override {
+    std::vector<std::string> words = {"condor_rm"};
+    words.insert(words.end(), options.cancel_command_extra.begin(),
+                 options.cancel_command_extra.end());
+    return words;
   }
 };
 

@@ -10,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/secrets.h"
 
 namespace tutti::parallel {
 namespace {
@@ -75,6 +76,23 @@ std::string log_folder_text(const JobQueueOptions& options, const Submission& su
   return options.log_directory.value_or(submission.log_folder.string());
 }
 
+std::string directive_path(const std::string& path) {
+  return path.find_first_of(" \t") == std::string::npos ? path : fmt::format("\"{}\"", path);
+}
+
+Command Dialect::cancel_command(const JobQueueOptions& options,
+                                const std::vector<std::string>& ids) const {
+  Command command{.argv = cancel_words(options), .timeout = 60s};
+  command.argv.insert(command.argv.end(), ids.begin(), ids.end());
+  return command;
+}
+
+std::filesystem::path Dialect::log_path(const JobQueueOptions& options,
+                                        const Submission& submission,
+                                        const std::string& job_id) const {
+  return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
+}
+
 JobQueueBackend::JobQueueBackend(std::unique_ptr<Dialect> dialect, JobQueueOptions options,
                                  WorkerLaunch launch, CommandRunner& runner, const Clock& clock)
     : dialect_(std::move(dialect)),
@@ -116,7 +134,9 @@ CommandResult JobQueueBackend::run_submit(const Command& command) {
 }
 
 std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission) {
-  const SubmissionText text = dialect_->text(options_, launch_, submission);
+  SubmissionText text = dialect_->text(options_, launch_, submission);
+  if (options_.export_keys)
+    text.submit.env[kConnectVariable] = connect_variable(launch_.run_folder);
   for (const auto& [name, content] : text.beside)
     write_file_atomic(submission.folder / name, content, 0755);
   write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0755);

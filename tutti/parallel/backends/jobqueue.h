@@ -63,12 +63,13 @@ class Dialect {
   // States of those of `ids` the scheduler knows. Throws SchedulerError when it cannot be asked.
   virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
                                                   CommandRunner& runner) const = 0;
-  virtual Command cancel_command(const JobQueueOptions& options,
-                                 const std::vector<std::string>& ids) const = 0;
-  // Where a job's output goes.
+  // "scancel ID...": the words before the ids.
+  virtual std::vector<std::string> cancel_words(const JobQueueOptions& options) const = 0;
+  Command cancel_command(const JobQueueOptions& options, const std::vector<std::string>& ids) const;
+  // Where a job's output goes: LOGS/NAME-ID.err unless the scheduler names its files itself.
   virtual std::filesystem::path log_path(const JobQueueOptions& options,
                                          const Submission& submission,
-                                         const std::string& job_id) const = 0;
+                                         const std::string& job_id) const;
 };
 
 std::unique_ptr<Dialect> make_slurm();
@@ -91,6 +92,9 @@ CommandResult ask(CommandRunner& runner, std::vector<std::string> argv);
 // The log folder in words for a directive: the user's text when given ($VAR kept), else LOGS of the
 // run.
 std::string log_folder_text(const JobQueueOptions& options, const Submission& submission);
+
+// A path in a directive: in quotes where it has blanks.
+std::string directive_path(const std::string& path);
 
 // Touched by one thread only.
 class JobQueueBackend final : public Backend {

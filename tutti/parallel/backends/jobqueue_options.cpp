@@ -354,6 +354,9 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
   s.field("drain_margin", &O::drain_margin,
           "a worker takes no item in this last part of the walltime; null: a tenth, 10 s to 5 min",
           {.min = 0, .unit = "seconds"});
+  s.field("export_keys", &O::export_keys,
+          "hand the run's keys to jobs through the scheduler's environment export too, for nodes "
+          "that may not read the 0600 file in the run folder");
   s.field("job_array", &O::job_array, "submit several jobs as one array where the scheduler can");
   const auto own = [&](auto key, auto member, auto doc, config::Rule rule = {}) {
     if (has(kind, key)) s.field(key, member, doc, std::move(rule));
@@ -428,6 +431,8 @@ O parse_jobqueue_options(SchedulerKind kind, const Node& options, Problems& prob
   read_extra_directives(kind, out, problems);
   read_worker_extra_args(normal, out, problems);
   read_python(normal, out, problems);
+  if (out.export_keys && kind == SchedulerKind::kOar)
+    problems.add(normal["export_keys"], "OAR exports no environment to jobs", "remove it");
   notices(out, normal, problems);
   check_shape(kind, normal, out, problems);
   return out;

@@ -39,6 +39,7 @@ struct JobQueueOptions {
   std::optional<std::string> worker_command;
   std::optional<double> drain_margin;  // seconds before the walltime; ours
   bool job_array = true;               // ours
+  bool export_keys = false;            // ours: the run's keys also travel in the job's environment
 
   // The script.
   std::string job_name = "tutti-worker";

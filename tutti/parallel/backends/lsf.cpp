@@ -133,8 +133,8 @@ class Lsf final : public Dialect {
         {{"-J"},
          array ? fmt::format("-J \"{}[1-{}]\"", options.job_name, submission.num_jobs)
                : "-J " + options.job_name},
-        {{"-e"}, "-e " + log + ".err"},
-        {{"-o"}, "-o " + log + ".out"}};
+        {{"-e"}, "-e " + directive_path(log + ".err")},
+        {{"-o"}, "-o " + directive_path(log + ".out")}};
     if (options.queue) directives.push_back({{"-q"}, "-q " + *options.queue});
     if (options.project) directives.push_back({{"-P"}, "-P \"" + *options.project + "\""});
     directives.push_back({{"-n"}, fmt::format("-n {}", slots)});
@@ -183,12 +183,7 @@ class Lsf final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"bkill"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override { return {"bkill"}; }
 
   std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
                                  const std::string& job_id) const override {

@@ -84,11 +84,8 @@ class Moab final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"canceljob"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override {
+    return {"canceljob"};
   }
 
   std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,

@@ -84,8 +84,8 @@ class Oar final : public Dialect {
          fmt::format("-l {},walltime={}",
                      options.resource_spec.value_or(fmt::format("/nodes=1/core={}", options.cores)),
                      format_walltime(kind(), *options.walltime, options.walltime_s))});
-    directives.push_back({{"-O", "--stdout"}, "-O " + log + ".out"});
-    directives.push_back({{"-E", "--stderr"}, "-E " + log + ".err"});
+    directives.push_back({{"-O", "--stdout"}, "-O " + directive_path(log + ".out")});
+    directives.push_back({{"-E", "--stderr"}, "-E " + directive_path(log + ".err")});
     if (array) directives.push_back({{"--array"}, fmt::format("--array {}", submission.num_jobs)});
     // OAR keeps only the last -p: conditions of the user's are joined with ours.
     JobQueueOptions adjusted = options;
@@ -130,16 +130,8 @@ class Oar final : public Dialect {
     return parse_oarstat(answer.out);
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"oardel"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
-
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
-                                 const std::string& job_id) const override {
-    return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override {
+    return {"oardel"};
   }
 };
 

@@ -8,6 +8,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/secrets.h"
 
 namespace tutti::parallel {
 
@@ -30,8 +31,9 @@ SubmissionText pbs_script(SchedulerKind kind, const JobQueueOptions& options,
   directives.push_back(
       {{"walltime"},
        "-l walltime=" + format_walltime(kind, *options.walltime, options.walltime_s)});
-  directives.push_back({{"-e"}, "-e " + logs});
-  directives.push_back({{"-o"}, "-o " + logs});
+  directives.push_back({{"-e"}, "-e " + directive_path(logs)});
+  directives.push_back({{"-o"}, "-o " + directive_path(logs)});
+  if (options.export_keys) directives.push_back({{"-v"}, std::string("-v ") + kConnectVariable});
   if (array) directives.push_back({{"-J"}, fmt::format("-J 0-{}", submission.num_jobs - 1)});
   const JobShell shell{
       .job_id = "${PBS_JOBID:-}",
@@ -184,12 +186,7 @@ class Pbs final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"qdel"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override { return {"qdel"}; }
 
   std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
                                  const std::string& job_id) const override {

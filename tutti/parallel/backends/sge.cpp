@@ -9,6 +9,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/secrets.h"
 
 namespace tutti::parallel {
 namespace {
@@ -127,13 +128,14 @@ class Sge final : public Dialect {
                         1 << 20))});
     directives.push_back(
         {{"h_rt"}, "-l h_rt=" + format_walltime(kind(), *options.walltime, options.walltime_s)});
-    directives.push_back({{"-e"}, "-e " + logs});
-    directives.push_back({{"-o"}, "-o " + logs});
+    directives.push_back({{"-e"}, "-e " + directive_path(logs)});
+    directives.push_back({{"-o"}, "-o " + directive_path(logs)});
     directives.push_back({{"-cwd"}, "-cwd"});
     directives.push_back({{"-j"}, "-j y"});
     directives.push_back(
         {{"-S"},
          "-S /bin/bash"});  // else the queue's shell reads the script, whatever its first line says
+    if (options.export_keys) directives.push_back({{"-v"}, std::string("-v ") + kConnectVariable});
     if (array) directives.push_back({{"-t"}, fmt::format("-t 1-{}", submission.num_jobs)});
     const JobShell shell{.job_id = array ? "${JOB_ID}.${SGE_TASK_ID}" : "${JOB_ID:-}",
                          .task_index = array ? "(SGE_TASK_ID - 1)" : "0"};
@@ -168,12 +170,7 @@ class Sge final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"qdel"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override { return {"qdel"}; }
 
   std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
                                  const std::string& job_id) const override {

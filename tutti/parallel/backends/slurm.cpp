@@ -41,7 +41,21 @@ QueueState slurm_state(std::string_view state, std::string_view reason) {
   const auto in = [&](const auto& list) {
     return std::find(std::begin(list), std::end(list), word) != std::end(list);
   };
-  if (in(kWaiting)) return {JobPhase::kPending, words(false), false};
+  if (in(kWaiting)) {
+    // Accepted by sbatch, but no waiting will help.
+    static const char* const kHopeless[] = {"can't use this partition",
+                                            "AccountNotAllowed",
+                                            "InvalidAccount",
+                                            "InvalidQOS",
+                                            "QOSNotAllowed",
+                                            "BadConstraints",
+                                            "PartitionTimeLimit",
+                                            "PartitionNodeLimit"};
+    for (const char* hopeless : kHopeless)
+      if (why.find(hopeless) != std::string::npos)
+        return {JobPhase::kFailed, words(false), false, true};
+    return {JobPhase::kPending, words(false), false};
+  }
   if (in(kAtWork)) return {JobPhase::kRunning, word == "RUNNING" ? "" : word, false};
   if (word == "COMPLETED") return {JobPhase::kEnded, "", false};
   return {JobPhase::kFailed, words(true), in(kNotTheWorkersFault)};
@@ -147,9 +161,10 @@ class Slurm final : public Dialect {
     const bool array = submission.num_jobs > 1;
     const std::string log =
         log_folder_text(options, submission) + "/" + options.job_name + (array ? "-%A_%a" : "-%j");
-    std::vector<Directive> directives = {{{"-J", "--job-name"}, "-J " + options.job_name},
-                                         {{"-e", "--error"}, "-e " + log + ".err"},
-                                         {{"-o", "--output"}, "-o " + log + ".out"}};
+    std::vector<Directive> directives = {
+        {{"-J", "--job-name"}, "-J " + options.job_name},
+        {{"-e", "--error"}, "-e " + directive_path(log + ".err")},
+        {{"-o", "--output"}, "-o " + directive_path(log + ".out")}};
     if (options.queue) directives.push_back({{"-p", "--partition"}, "-p " + *options.queue});
     if (options.account) directives.push_back({{"-A", "--account"}, "-A " + *options.account});
     directives.push_back({{"-n", "--ntasks", "--ntasks-per-node"}, "-n 1"});
@@ -203,16 +218,8 @@ class Slurm final : public Dialect {
     return states;
   }
 
-  Command cancel_command(const JobQueueOptions&,
-                         const std::vector<std::string>& ids) const override {
-    Command command{.argv = {"scancel"}, .timeout = 60s};
-    command.argv.insert(command.argv.end(), ids.begin(), ids.end());
-    return command;
-  }
-
-  std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
-                                 const std::string& job_id) const override {
-    return log_folder_text(options, submission) + "/" + options.job_name + "-" + job_id + ".err";
+  std::vector<std::string> cancel_words(const JobQueueOptions&) const override {
+    return {"scancel"};
   }
 };
 
