@@ -123,5 +123,35 @@ TEST_F(MiniAn4, OneWorkerAndTwoWriteTheSameBytes) {
     EXPECT_EQ(recipe.read(std::string("one/") + file), recipe.read(std::string("two/") + file));
 }
 
+TEST_F(MiniAn4, ThePageAnswersWithThePackedModel) {
+  const RecipeFolder recipe("mini_an4");
+  ASSERT_TRUE(recipe.run(all_stages(recipe)).ok());
+  write_file_atomic(recipe.path() / "conf/demo.yaml",
+                    "recipe_dir: ${config_path:..}\nexp_tag: training_asr_transformer\n"
+                    "server: {port: 0}\n");
+  Process page = Process::start(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "demo", "--config", recipe.conf("demo.yaml")},
+       .cwd = recipe.path(),
+       .stdout_path = recipe.path() / "demo.out"});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (
+      (!recipe.has("demo.out") || recipe.read("demo.out").find("(Ctrl-C") == std::string::npos) &&
+      !page.poll() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  const std::string said = recipe.read("demo.out");
+  const std::size_t begin = said.find("http://127.0.0.1:");
+  ASSERT_NE(begin, std::string::npos) << said;
+  const std::string url = said.substr(begin, said.find("/ (") - begin);
+  const std::string audio =
+      (recipe.path() / "data/source/downloads/an4/wav/an4test_clstk/fcaw/cen8-fcaw-b.sph").string();
+  const auto answer = run_command({.argv = {"curl", "-s", "--data-binary", "@" + audio, "-H",
+                                            "Content-Type: audio/wav", url + "/api/recognize"}});
+  const Json result = parse_json(answer.out, "answer");
+  EXPECT_TRUE(result["text"].is_string()) << answer.out;
+  EXPECT_GT(result["seconds"].get<double>(), 1.0);
+  EXPECT_THAT(run_command({.argv = {"curl", "-s", url + "/"}}).out, HasSubstr("<html"));
+  EXPECT_TRUE(page.terminate(std::chrono::seconds(10)).ok());
+}
+
 }  // namespace
 }  // namespace tutti::systems

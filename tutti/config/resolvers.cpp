@@ -27,6 +27,21 @@ fs::path absolute_from(const ResolverCall& call) {
   return fs::absolute(call.folder / call.argument(0)).lexically_normal();
 }
 
+// ESPnet3 keeps recipes in egs3/<corpus>/<system>/conf, ours are in recipes/<corpus>/conf and have
+// one system: speech recognition.
+ValuePtr corpus_and_system(const ResolverCall& call) {
+  if (!call.arguments.empty() && !call.arguments[0].empty()) return text_value(call.arguments[0]);
+  fs::path folder = fs::absolute(call.folder).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  while (folder.filename() == "tuning" || folder.filename() == "conf")
+    folder = folder.parent_path();
+  const fs::path parent = folder.parent_path();
+  const bool is_system =
+      parent.parent_path().filename() == "egs3" || parent.parent_path().filename() == "recipes";
+  return is_system ? text_value(parent.filename().string() + "_" + folder.filename().string())
+                   : text_value(folder.filename().string() + "_asr");
+}
+
 ValuePtr load_lines(const ResolverCall& call) {
   const fs::path file = absolute_from(call);
   std::error_code error;
@@ -72,6 +87,7 @@ Resolvers Resolvers::standard() {
   resolvers.add("load_line", load_lines);
   resolvers.add("config_path",
                 [](const ResolverCall& call) { return text_value(absolute_from(call).string()); });
+  resolvers.add("set_corpus_and_system", corpus_and_system);
   resolvers.add("self_name", [](const ResolverCall& call) { return text_value(call.self_name); });
   return resolvers;
 }

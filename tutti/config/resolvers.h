@@ -5,8 +5,9 @@
 //   text_value(to_upper(call.argument(0))); }); load({.files = {...}, .resolvers = resolvers});
 //
 // The standard ones: `oc.env:NAME[,default]`, `self_name:`, `load_line:FILE` (a list of stripped
-// lines), `config_path:FILE` (absolute). Relative paths are taken from the folder of the YAML file
-// that holds the call, not from the working folder, so a recipe can be run from anywhere.
+// lines), `config_path:FILE` (absolute), `set_corpus_and_system:` ("mini_an4_asr", from the
+// folder). Relative paths are taken from the folder of the YAML file that holds the call, not from
+// the working folder, so a recipe can be run from anywhere.
 #pragma once
 
 #include <filesystem>

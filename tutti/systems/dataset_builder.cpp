@@ -19,6 +19,7 @@ DatasetBuilderRegistry& dataset_builder_registry() {
   static DatasetBuilderRegistry builders = {
       {"digits", make_digits_builder},
       {"fsdd", make_fsdd_builder},
+      {"librispeech_100", make_librispeech_builder},
       {"mini_an4", make_mini_an4_builder},
   };
   return builders;

@@ -56,6 +56,7 @@ std::vector<std::string> dataset_builder_names();
 
 std::unique_ptr<DatasetBuilder> make_digits_builder();
 std::unique_ptr<DatasetBuilder> make_fsdd_builder();
+std::unique_ptr<DatasetBuilder> make_librispeech_builder();
 std::unique_ptr<DatasetBuilder> make_mini_an4_builder();
 
 std::filesystem::path manifest_path(const std::filesystem::path& data_dir, std::string_view split);

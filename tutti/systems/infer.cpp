@@ -5,12 +5,11 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
-#include "tutti/core/text.h"
 #include "tutti/core/units.h"
-#include "tutti/data/io/npy.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/field_writer.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/stages.h"
 
@@ -80,101 +79,76 @@ class DecodeRunner : public parallel::BaseRunner {
           static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate);
     return results;
   }
-
-  // ---- on the driver, in item order
-  void open_writers(const fs::path& output_dir) override {
-    output_dir_ = output_dir;
-    scp_.clear();
-  }
-  void write_record(std::uint64_t, const Json& result) override {
-    const std::string id = result.at("utt_id");
-    const config::Node wanted = provider().config()["output_keys"];
-    const auto fields = wanted.is_list() ? wanted.as<std::vector<std::string>>()
-                                         : item_model_outputs(provider().config()["model"]);
-    for (const auto& field : fields) {
-      const auto value = result.find(field);
-      if (value == result.end())
-        throw ConfigError(fmt::format("output_keys: the model gives no '{}'", field),
-                          fmt::format("it gives {}", join(keys_of(result), ", ")));
-      scp_[field] += id + " " + scp_value(field, id, *value) + "\n";
-    }
-    audio_seconds_ += result.value("seconds", 0.0);
-  }
-  void merge(const fs::path& output_dir) override {
-    for (const auto& [field, text] : scp_) write_file_atomic(output_dir / (field + ".scp"), text);
-  }
-  double audio_seconds() const { return audio_seconds_; }
-
- private:
-  static std::vector<std::string> keys_of(const Json& result) {
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : result.items()) keys.push_back(key);
-    return keys;
-  }
-  // Text and numbers stand in the line; lists and maps get a file of their own, as
-  // output_artifacts says (npy) or as JSON.
-  std::string scp_value(const std::string& field, const std::string& id, const Json& value) const {
-    if (value.is_string()) return one_line(value);
-    if (!value.is_structured()) return value.dump();
-    const config::Node type = provider().config()["output_artifacts"][field]["type"];
-    const bool as_npy = type.is_scalar() && type.raw() == "npy";
-    const fs::path file = output_dir_ / field / (safe_name(id) + (as_npy ? ".npy" : ".json"));
-    make_folders(file.parent_path());
-    if (as_npy)
-      data::write_npy(file, to_array(value));
-    else
-      write_file_atomic(file, value.dump() + "\n");
-    return file.string();
-  }
-  // Rectangular nested lists of numbers.
-  static data::Array to_array(const Json& value) {
-    std::vector<std::int64_t> shape;
-    for (const Json* level = &value; level->is_array(); level = &level->front()) {
-      shape.push_back(static_cast<std::int64_t>(level->size()));
-      if (level->empty()) break;
-    }
-    data::Array array = data::Array::make(data::DType::kFloat32, shape);
-    float* out = array.data<float>();
-    const std::function<void(const Json&)> copy = [&](const Json& part) {
-      if (part.is_array())
-        for (const Json& inner : part) copy(inner);
-      else
-        *out++ = part.get<float>();
-    };
-    copy(value);
-    return array;
-  }
-  static std::string safe_name(std::string id) {
-    for (char& c : id)
-      if (c == '/') c = '_';
-    return id;
-  }
-  // A line break inside a hypothesis would break the file for every reader.
-  static std::string one_line(std::string text) {
-    for (char& c : text)
-      if (c == '\n' || c == '\r') c = ' ';
-    return text;
-  }
-  fs::path output_dir_;
-  std::map<std::string, std::string> scp_;
-  double audio_seconds_ = 0;
 };
 TUTTI_REGISTER_RUNNER(DecodeRunner);
+
+// `provider: {_target_: NAME}`: a class a plugin registered; ESPnet3's names mean ours.
+std::string custom_name(const config::Node& node) {
+  if (!node.is_map() || !node["_target_"].is_scalar()) return {};
+  const std::string name = node["_target_"].raw();
+  const bool is_ours = name.find('.') != std::string::npos || name == "inference_provider" ||
+                       name == "inference_runner";
+  return is_ours ? "" : name;
+}
+
+std::unique_ptr<parallel::EnvironmentProvider> make_provider(const config::Node& inference,
+                                                             const Json& params) {
+  const std::string name = custom_name(inference["provider"]);
+  if (name.empty()) return std::make_unique<DecodeProvider>(inference, params);
+  return parallel::Registry::global().provider(name)(inference, params);
+}
+
+std::unique_ptr<parallel::BaseRunner> make_runner(const config::Node& inference,
+                                                  const parallel::EnvironmentProvider& provider) {
+  const std::string name = custom_name(inference["runner"]);
+  if (name.empty()) return std::make_unique<DecodeRunner>(provider);
+  return parallel::Registry::global().runner(name)(provider);
+}
+
+// What workers load besides what `parallel.plugins` names: the recipe's own libraries.
+parallel::ParallelSettings worker_settings(const config::Node& inference) {
+  config::Problems problems;
+  auto settings = parallel::parse_parallel(inference["parallel"], problems);
+  problems.throw_if_any();
+  for (const auto& plugin : inference["plugins"].elements()) {
+    const fs::path folder =
+        plugin.mark().file ? fs::path(*plugin.mark().file).parent_path() : fs::path();
+    const fs::path beside = fs::absolute(folder / plugin.raw());
+    settings.plugins.push_back(fs::exists(beside) ? beside.string() : plugin.raw());
+  }
+  return settings;
+}
+
+double audio_seconds(const std::vector<Json>& results) {
+  double seconds = 0;
+  for (const auto& result : results)
+    if (result.is_object()) seconds += result.value("seconds", 0.0);
+  return seconds;
+}
 
 }  // namespace
 
 void infer(const StageContext& context) {
+  const config::Node& inference = context.inference;
   const fs::path inference_dir = context.folder("inference_dir");
   const std::string data_dir = context.folder("data_dir").string();
-  const auto batch_size = context.inference["batch_size"].value_or<std::uint64_t>(1);
-  const auto sets = open_test_sets(context.inference, data_dir, 0);
-  const auto scope = parallel::set_parallel(context.inference["parallel"]);
+  const auto batch_size = inference["batch_size"].value_or<std::uint64_t>(1);
+  const auto sets = open_test_sets(inference, data_dir, 0);
+  const parallel::ParallelScope scope(worker_settings(inference));
   const auto client = parallel::get_client<>();
-  const DecodeProvider provider(context.inference,
-                                {{"data_dir", data_dir}, {"batch_size", batch_size}});
+  const auto provider =
+      make_provider(inference, {{"data_dir", data_dir}, {"batch_size", batch_size}});
+  const bool is_decoder = custom_name(inference["runner"]).empty();
+  FieldWriterOptions fields;
+  fields.id_key = inference["idx_key"].value_or(fields.id_key);
+  fields.artifacts = inference["output_artifacts"];
+  if (inference["output_keys"].is_list())
+    fields.fields = inference["output_keys"].as<std::vector<std::string>>();
+  else if (is_decoder)
+    fields.fields = item_model_outputs(inference["model"]);
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
-    DecodeRunner runner(provider);
+    const auto runner = make_runner(inference, *provider);
     parallel::RunOptions options;
     options.batch_size = batch_size;
     options.output_dir = inference_dir / name;
@@ -185,11 +159,14 @@ void infer(const StageContext& context) {
       return dataset->uid(index - begin);
     };
     const double start = Clock::system().unix_seconds();
-    runner(parallel::range(begin, begin + dataset->size()), options);
+    const auto results = (*runner)(parallel::range(begin, begin + dataset->size()), options);
     const double seconds = Clock::system().unix_seconds() - start;
+    fields.output_dir = inference_dir / name;
+    write_fields(fields, results);
+    const double audio = audio_seconds(results);
     log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name,
-              dataset->size(), format_duration(runner.audio_seconds()), format_duration(seconds),
-              seconds / std::max(1e-9, runner.audio_seconds()));
+              dataset->size(), format_duration(audio), format_duration(seconds),
+              seconds / std::max(1e-9, audio));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/crc32c.h"
@@ -71,6 +72,37 @@ bool is_up_to_date(const fs::path& record, const Json& inputs) {
   return parse_json(read_file(record), record.string())["inputs"] == inputs;
 }
 
+// The log of this run; one that is there already becomes STAGE1.jsonl, STAGE2.jsonl, ... (the first
+// number that is free). Ranks that a driver on this machine started have files of their own: the
+// driver's log is not theirs to move.
+fs::path log_path(const Stage& stage, const fs::path& folder, const std::optional<int>& rank) {
+  const std::string name = rank ? fmt::format("{}_rank{}", stage.name, *rank) : stage.name;
+  const fs::path path = folder / "logs" / (name + ".jsonl");
+  if (!fs::exists(path)) return path;
+  for (int number = 1;; ++number) {
+    const fs::path old = folder / "logs" / fmt::format("{}{}.jsonl", name, number);
+    if (fs::exists(old)) continue;
+    fs::rename(path, old);
+    return path;
+  }
+}
+
+// Waits for what rank 0 does alone: `srun tutti run --stages collect_stats train` starts every rank
+// at once. The launcher ends us if rank 0 fails.
+void wait_for_rank_zero(const Stage& stage, const StageContext& context) {
+  if (!stage.inputs) return;
+  double last_word = Clock::system().unix_seconds();
+  while (true) {
+    const Json inputs = stage.inputs(context);
+    if (inputs.empty() || is_up_to_date(record_path(stage, context), inputs)) return;
+    if (const double now = Clock::system().unix_seconds(); now - last_word > 60) {
+      log::info("waiting for rank 0 to finish {}", stage.name);
+      last_word = now;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
 // What anyone needs to know of a run later: the command, the code, the machine, the whole config.
 void log_beginning(const Stage& stage, const StageContext& context) {
   char host[256] = {};
@@ -80,6 +112,15 @@ void log_beginning(const Stage& stage, const StageContext& context) {
   log::debug("command: {}", join(context.command, " "));
   log::debug("host: {}; git: {}", host, commit.ok() ? trim(commit.out) : std::string_view("none"));
   log::debug("config:\n{}", config::to_yaml(config_of(context, stage.needs)));
+}
+
+bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
+  bool seen = false;
+  for (const auto& other : stages) {
+    if (seen && other.name == "train") return true;
+    seen = seen || other.name == stage.name;
+  }
+  return false;
 }
 
 void run_one(const Stage& stage, const StageContext& context) {
@@ -93,8 +134,10 @@ void run_one(const Stage& stage, const StageContext& context) {
   make_folders(record.parent_path());
   const std::optional<int> rank = launcher_rank();
   const bool writes_files = rank.value_or(0) == 0;
+  const bool every_rank_logs =
+      context.training["stage_log_mode"].value_or<std::string>("rank0") == "per_rank";
   log::Options logging{.rank = rank, .stage = stage.name};
-  if (writes_files) logging.jsonl_path = folder / "logs" / (stage.name + ".jsonl");
+  if (writes_files || every_rank_logs) logging.jsonl_path = log_path(stage, folder, rank);
   log::configure(logging);
   if (writes_files) log_beginning(stage, context);
   if (!rank) log::info("{}", stage.summary);
@@ -190,6 +233,8 @@ void run_stages(const std::vector<Stage>& stages, const StageContext& context, b
       fmt::print("{:2} {:16} {}\n", stage.number, stage.name, stage.summary);
     } else if (stage.name == "train" || launcher_rank().value_or(0) == 0) {
       run_one(stage, context);
+    } else if (train_follows(stages, stage)) {
+      wait_for_rank_zero(stage, context);
     }
   }
 }

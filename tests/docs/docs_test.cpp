@@ -1,0 +1,103 @@
+// The examples of docs/*.md that are marked ```console test are run, so that they cannot go stale.
+//
+//   ```console test
+//   $ tutti config check recipes/mini_an4/conf/metrics.yaml
+//   recipes/mini_an4/conf/metrics.yaml: ok (metrics config)
+//   ```
+//
+// A line that begins with "$ " is a command for bash, run in the root of the sources with the built
+// programs in PATH; the lines up to the next command are what it prints ("..." stands for any
+// text).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <regex>
+
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Example {
+  std::string where;  // "docs/recipes.md:23"
+  std::string command;
+  std::string expected;
+};
+
+std::vector<Example> examples_of(const fs::path& file) {
+  std::vector<Example> examples;
+  bool inside = false;
+  int number = 0;
+  for (const auto& line : split(read_file(file), '\n')) {
+    ++number;
+    if (line.starts_with("```")) {
+      inside = line == "```console test";
+    } else if (inside && line.starts_with("$ ")) {
+      examples.push_back(
+          {file.filename().string() + ":" + std::to_string(number), line.substr(2), ""});
+    } else if (inside && !examples.empty()) {
+      examples.back().expected += line + "\n";
+    }
+  }
+  return examples;
+}
+
+// "..." is any text, everything else is itself.
+bool matches(const std::string& text, const std::string& pattern) {
+  std::size_t at = 0;
+  std::size_t begin = 0;
+  bool anywhere = false;
+  while (true) {
+    const std::size_t end = pattern.find("...", begin);
+    const std::string part = pattern.substr(begin, end == std::string::npos ? end : end - begin);
+    const std::size_t found =
+        anywhere ? text.find(part, at)
+                 : (text.compare(at, part.size(), part) == 0 ? at : std::string::npos);
+    if (found == std::string::npos) return false;
+    at = found + part.size();
+    if (end == std::string::npos) return at == text.size() || (part.empty() && anywhere);
+    begin = end + 3;
+    anywhere = true;
+  }
+}
+
+TEST(Docs, MarkedExamplesPrintWhatTheySay) {
+  const std::string path = std::string(TUTTI_BIN_DIR) + ":" + std::getenv("PATH");
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    for (const auto& example : examples_of(entry.path())) {
+      SCOPED_TRACE(example.where + ": " + example.command);
+      const auto result = run_command({.argv = {"bash", "-c", example.command},
+                                       .env = {{"PATH", path}},
+                                       .cwd = TUTTI_SOURCE_DIR,
+                                       .timeout = std::chrono::minutes(2)});
+      EXPECT_TRUE(result.ok()) << result.describe();
+      EXPECT_TRUE(matches(result.out, example.expected)) << "printed:\n"
+                                                         << result.out << "but the page says:\n"
+                                                         << example.expected;
+      ++count;
+    }
+  }
+  EXPECT_GE(count, 4);
+}
+
+TEST(Docs, LinksBetweenPagesLeadSomewhere) {
+  static const std::regex kPage("docs/[a-z0-9-]+\\.md");
+  for (const auto& entry : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    const std::string text = read_file(entry.path());
+    for (auto it = std::sregex_iterator(text.begin(), text.end(), kPage);
+         it != std::sregex_iterator(); ++it)
+      EXPECT_TRUE(fs::exists(fs::path(TUTTI_SOURCE_DIR) / it->str()))
+          << entry.path().filename() << " names " << it->str();
+  }
+}
+
+}  // namespace
+}  // namespace tutti
