@@ -27,8 +27,9 @@ AsrModel make_model(const std::string& encoder, const std::string& decoder) {
       "num_blocks: 2, dropout_rate: 0, positional_dropout_rate: 0, "
       "attention_dropout_rate: 0}\ndecoder: " +
       decoder +
-      "\ndecoder_conf: {dropout_rate: 0}\nmodel_conf: {ctc_weight: 0.3}\n"
-      "frontend_conf: {n_mels: 20}\n";
+      (decoder == "transformer" ? "\ndecoder_conf: {dropout_rate: 0, positional_dropout_rate: 0}"
+                                : "") +
+      "\nmodel_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 20}\n";
   config::Problems problems;
   const AsrSettings settings =
       read_asr_model_block(config::parse_yaml(text, "model.yaml"), false, problems);

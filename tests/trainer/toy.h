@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/subprocess.h"
 #include "tutti/trainer/batch.h"
 #include "tutti/trainer/model.h"
 #include "tutti/trainer/recompute.h"
@@ -114,6 +115,13 @@ inline std::vector<Batch> batches(int num_batches, int batch_size) {
     out.push_back(std::move(batch));
   }
   return out;
+}
+
+// Whether the system's Python can make and read files for a test; CI installs it.
+inline bool python_has_torch() {
+  return run_command({.argv = {"/usr/bin/python3", "-c", "import torch"},
+                      .timeout = std::chrono::seconds(60)})
+      .ok();
 }
 
 }  // namespace tutti::trainer::toy
