@@ -10,7 +10,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/parallel/process_identity.h"
+#include "tutti/parallel/async/process_identity.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-#include "tutti/parallel/process_identity.h"
+#include "tutti/parallel/async/process_identity.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
