@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "tests/beds/slurm_nodes.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -26,12 +27,7 @@ CommandResult run(std::vector<std::string> argv, std::map<std::string, std::stri
 class Slurm : public testing::Test {
  protected:
   void SetUp() override {
-    const auto nodes =
-        run_command({.argv = {"sinfo", "-h", "-o", "%D", "-t", "idle,mix,alloc"}, .timeout = 20s});
-    if (!nodes.ok()) GTEST_SKIP() << "no Slurm here: " << nodes.describe();
-    int count = 0;
-    for (const auto& word : split_words(nodes.out)) count = std::max(count, std::stoi(word));
-    if (count < 2) GTEST_SKIP() << "needs two nodes, sinfo shows " << count;
+    if (const std::string why = why_no_slurm(2); !why.empty()) GTEST_SKIP() << why;
   }
   std::string done(int rank) const {
     const auto path = folder_.path() / ("rank-" + std::to_string(rank) + ".done");

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/beds/slurm_nodes.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/text.h"
 
@@ -23,12 +24,7 @@ class SlurmRecipe : public testing::Test {
   void SetUp() override {
     if (shared_archive("mini_an4.tar.gz").empty())
       GTEST_SKIP() << "../shared/data/mini_an4.tar.gz is not here";
-    const auto nodes =
-        run_command({.argv = {"sinfo", "-h", "-o", "%D", "-t", "idle,mix,alloc"}, .timeout = 20s});
-    if (!nodes.ok()) GTEST_SKIP() << "no Slurm here: " << nodes.describe();
-    int count = 0;
-    for (const auto& word : split_words(nodes.out)) count = std::max(count, std::stoi(word));
-    if (count < 2) GTEST_SKIP() << "needs two nodes, sinfo shows " << count;
+    if (const std::string why = why_no_slurm(2); !why.empty()) GTEST_SKIP() << why;
   }
   static std::vector<std::string> stages(const RecipeFolder& recipe, const std::string& names,
                                          const std::vector<std::string>& overrides) {

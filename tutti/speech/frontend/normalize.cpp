@@ -3,22 +3,26 @@
 #include <torch/torch.h>
 
 #include "tutti/core/error.h"
-#include "tutti/speech/loading/npz.h"
+#include "tutti/data/io/npy.h"
 
 namespace tutti::speech {
 
 GlobalStatistics read_global_statistics(const std::filesystem::path& npz, double eps) {
-  const auto arrays = read_npz(npz);
+  const auto arrays = data::read_npz(npz);
   for (const char* name : {"count", "sum", "sum_square"})
     if (!arrays.contains(name))
       throw DataError(npz.string() + ": array '" + name + "' is missing",
                       "run the collect_stats stage again");
-  const torch::Tensor count = arrays.at("count").to(torch::kFloat64);
-  if (count.numel() != 1 || count.item<double>() <= 0)
-    throw DataError(npz.string() + ": count: got " + std::to_string(count.numel()) +
+  const std::vector<double> count = data::to_doubles(arrays.at("count"));
+  if (count.size() != 1 || count[0] <= 0)
+    throw DataError(npz.string() + ": count: got " + std::to_string(count.size()) +
                     " values, expected one positive number");
-  const torch::Tensor mean = arrays.at("sum").to(torch::kFloat64) / count;
-  const torch::Tensor var = arrays.at("sum_square").to(torch::kFloat64) / count - mean * mean;
+  const auto per_frame = [&](const char* name) {
+    const data::Array& sums = arrays.at(name);
+    return torch::tensor(data::to_doubles(sums), torch::kFloat64).view(sums.shape) / count[0];
+  };
+  const torch::Tensor mean = per_frame("sum");
+  const torch::Tensor var = per_frame("sum_square") - mean * mean;
   return {mean.to(torch::kFloat32), var.clamp_min(eps).sqrt().to(torch::kFloat32)};
 }
 
