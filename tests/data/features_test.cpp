@@ -20,23 +20,36 @@ CommandResult python(const std::string& script) {
 }
 bool have(const std::string& module) { return python("import " + module).ok(); }
 
-TEST(Fft, EqualsTheDefinitionAndConvolves) {
+TEST(Fft, EqualsTheDefinitionAtEverySizeInEveryLane) {
   Random random({4});
-  constexpr std::size_t n = 64;
-  std::vector<double> re(n), im(n);
-  for (std::size_t i = 0; i < n; ++i) re[i] = random.normal(), im[i] = random.normal();
-  auto out_re = re, out_im = im;
-  Fft(n).transform_one(out_re.data(), out_im.data());
-  for (std::size_t k = 0; k < n; ++k) {
-    double sr = 0, si = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const double angle = -2 * std::numbers::pi * static_cast<double>(i * k) / n;
-      sr += re[i] * std::cos(angle) - im[i] * std::sin(angle);
-      si += re[i] * std::sin(angle) + im[i] * std::cos(angle);
-    }
-    EXPECT_NEAR(out_re[k], sr, 1e-11);
-    EXPECT_NEAR(out_im[k], si, 1e-11);
+  constexpr std::size_t kLanes = Fft<double>::kLanes;
+  for (const std::size_t n : {2U, 4U, 8U, 64U, 128U}) {
+    const Fft<double> fft(n);
+    std::vector<double> re(n * kLanes), im(n * kLanes), out_re(n * kLanes), out_im(n * kLanes);
+    for (std::size_t i = 0; i < re.size(); ++i) re[i] = random.normal(), im[i] = random.normal();
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        out_re[fft.place(i) * kLanes + l] = re[i * kLanes + l];
+        out_im[fft.place(i) * kLanes + l] = im[i * kLanes + l];
+      }
+    fft.transform(out_re.data(), out_im.data());
+    for (std::size_t k = 0; k < n; ++k)
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        double sr = 0, si = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+          const double angle = -2 * std::numbers::pi * static_cast<double>(i * k) / n;
+          const double x = re[i * kLanes + l], y = im[i * kLanes + l];
+          sr += x * std::cos(angle) - y * std::sin(angle);
+          si += x * std::sin(angle) + y * std::cos(angle);
+        }
+        ASSERT_NEAR(out_re[k * kLanes + l], sr, 1e-11) << n << ' ' << k;
+        ASSERT_NEAR(out_im[k * kLanes + l], si, 1e-11) << n << ' ' << k;
+      }
   }
+}
+
+TEST(Convolve, EqualsTheDefinition) {
+  Random random({5});
   std::vector<float> a(37), b(11);
   for (float& x : a) x = static_cast<float>(random.normal());
   for (float& x : b) x = static_cast<float>(random.normal());
@@ -50,7 +63,9 @@ TEST(Fft, EqualsTheDefinitionAndConvolves) {
   }
 }
 
-TEST(Fbank, EqualsTorchStftWithSlaneyMel) {
+// A float32 FFT is off by some 1e-7 of the loudest bin, ours as torch's: in quiet bins beside a
+// tone that is more than the 1e-5 which holds elsewhere.
+TEST(Fbank, IsAsNearToTheDefinitionAsTorchInFloat32) {
   if (!have("torch, numpy")) GTEST_SKIP() << "no python3-torch to compare with";
   TempFolder folder;
   Random random({9});
@@ -75,7 +90,10 @@ r = e[:, None] - f[None]
 d = np.diff(e)[:, None]
 W = np.maximum(0, np.minimum(-r[:-2] / d[:-1], r[2:] / d[1:])) * (2 / (e[2:] - e[:-2]))[:, None]
 out = np.log(np.maximum(p @ W.astype(np.float32).T.astype(np.float64), 1e-10))
-np.save('{0}/y.npy', out.astype(np.float64))
+np.save('{0}/y.npy', out)
+s = torch.stft(x.float(), 512, hop_length={2}, win_length={1}, window=w.float(), center=True, pad_mode='reflect', normalized=False, onesided=True, return_complex=True)
+single = torch.log(torch.clamp((s.real ** 2 + s.imag ** 2).T @ torch.from_numpy(W.astype(np.float32).T.copy()), min=1e-10))
+np.save('{0}/error.npy', np.abs(single.double().numpy() - out))
 )",
                                            folder.path().string(), c.win, c.hop, c.mels);
     const CommandResult result = python(script);
@@ -85,8 +103,13 @@ np.save('{0}/y.npy', out.astype(np.float64))
     const Array got = fbank.compute(speech);
     ASSERT_EQ(got.shape, want.shape);
     EXPECT_EQ(got.shape[0], fbank.num_frames(speech.size()));
-    for (std::int64_t i = 0; i < got.size(); ++i)
-      ASSERT_NEAR(got.data<float>()[i], want.data<double>()[i], 1e-5) << i;
+    const Array torch_error = read_npy(folder.path() / "error.npy");
+    double ours = 0, torchs = 0;
+    for (std::int64_t i = 0; i < got.size(); ++i) {
+      ours = std::max(ours, std::abs(got.data<float>()[i] - want.data<double>()[i]));
+      torchs = std::max(torchs, torch_error.data<double>()[i]);
+    }
+    EXPECT_LT(ours, std::max(1e-5, 1.5 * torchs));
   }
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "tutti/core/error.h"
@@ -65,10 +67,10 @@ Fbank::Fbank(const FbankSettings& settings)
     : settings_(checked(settings)), fft_(static_cast<std::size_t>(settings.n_fft)) {
   const int n_fft = settings_.n_fft;
   const int win = settings_.win_length.value_or(n_fft);
-  window_.assign(static_cast<std::size_t>(n_fft), 0.0);
+  window_.assign(static_cast<std::size_t>(n_fft), 0);
   for (int i = 0; i < win; ++i)
     window_[static_cast<std::size_t>((n_fft - win) / 2 + i)] =
-        0.5 - 0.5 * std::cos(2 * std::numbers::pi * i / win);
+        static_cast<float>(0.5 - 0.5 * std::cos(2 * std::numbers::pi * i / win));
 
   const int bands = settings_.n_mels;
   const double low = hz_to_mel(settings_.fmin);
@@ -102,33 +104,103 @@ std::int64_t Fbank::num_frames(std::size_t num_samples) const noexcept {
 
 namespace {
 
-// The power spectra (n_fft / 2 + 1 bins, 2 x kLanes) of pairs of real signals that were transformed
-// as one.
-TUTTI_VECTOR_CLONES void to_power(std::size_t n_fft, const double* re, const double* im,
-                                  double* power) {
-  constexpr std::size_t kLanes = Fft::kLanes;
-  for (std::size_t k = 0; k <= n_fft / 2; ++k) {
-    const std::size_t m = (n_fft - k) % n_fft;
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const double xr = re[k * kLanes + l], yr = re[m * kLanes + l];
-      const double xi = im[k * kLanes + l], yi = im[m * kLanes + l];
-      power[k * 2 * kLanes + l] = 0.25 * ((xr + yr) * (xr + yr) + (xi - yi) * (xi - yi));
-      power[k * 2 * kLanes + kLanes + l] = 0.25 * ((xi + yi) * (xi + yi) + (yr - xr) * (yr - xr));
-    }
+constexpr std::size_t kLanes = Fft<float>::kLanes;
+constexpr std::size_t kFrames = 2 * kLanes;  // two real frames are one complex signal
+
+// One number of each lane. Arithmetic on these is written out in vectors because it is most of the
+// time of statistics, and loops over lanes were seen to stay scalar.
+using Floats [[gnu::vector_size(32)]] = float;
+using Bits [[gnu::vector_size(32)]] = std::int32_t;
+static_assert(sizeof(Floats) == kLanes * sizeof(float) && kLanes == 8);
+
+[[gnu::always_inline]] inline Floats get(const float* from) {
+  Floats x;
+  std::memcpy(&x, from, sizeof(x));
+  return x;
+}
+[[gnu::always_inline]] inline void put(float* to, Floats x) { std::memcpy(to, &x, sizeof(x)); }
+
+// rows[i][l] becomes rows[l][i].
+[[gnu::always_inline]] inline void transpose(Floats (&rows)[kLanes]) {
+  for (std::size_t i = 0; i < 8; i += 2) {
+    const Floats a = rows[i], b = rows[i + 1];
+    rows[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+    rows[i + 1] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (const std::size_t i : {0, 1, 4, 5}) {
+    const Floats a = rows[i], b = rows[i + 2];
+    rows[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+    rows[i + 2] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Floats a = rows[i], b = rows[i + 4];
+    rows[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
-TUTTI_VECTOR_CLONES void add_weighted(const std::vector<float>& weights, const double* rows,
-                                      double* sum) {
-  constexpr std::size_t kLanes = 2 * Fft::kLanes;
-  for (std::size_t j = 0; j < weights.size(); ++j)
-    for (std::size_t l = 0; l < kLanes; ++l) sum[l] += weights[j] * rows[j * kLanes + l];
+// Windows kLanes frames, one per lane, and puts their points where the FFT wants them.
+TUTTI_VECTOR_CLONES void load(const Fft<float>& fft, const std::vector<float>& window,
+                              const float* const* frames, float* to) {
+  std::size_t i = 0;
+  for (; i + kLanes <= window.size(); i += kLanes) {
+    Floats rows[kLanes];
+    const Floats factors = get(&window[i]);
+    for (std::size_t l = 0; l < kLanes; ++l) rows[l] = get(frames[l] + i) * factors;
+    transpose(rows);
+    for (std::size_t j = 0; j < kLanes; ++j) put(to + fft.place(i + j) * kLanes, rows[j]);
+  }
+  for (; i < window.size(); ++i)  // n_fft = 4
+    for (std::size_t l = 0; l < kLanes; ++l)
+      to[fft.place(i) * kLanes + l] = frames[l][i] * window[i];
+}
+
+// The power spectra (n_fft / 2 + 1 bins, kFrames) of pairs of real signals that were transformed
+// as one.
+TUTTI_VECTOR_CLONES void to_power(std::size_t n_fft, const float* re, const float* im,
+                                  float* power) {
+  for (std::size_t k = 0; k <= n_fft / 2; ++k) {
+    const std::size_t m = (n_fft - k) % n_fft;
+    const Floats xr = get(re + k * kLanes), yr = get(re + m * kLanes);
+    const Floats xi = get(im + k * kLanes), yi = get(im + m * kLanes);
+    const Floats a_re = xr + yr, a_im = xi - yi, b_re = xi + yi, b_im = yr - xr;
+    put(power + k * kFrames, 0.25F * (a_re * a_re + a_im * a_im));
+    put(power + k * kFrames + kLanes, 0.25F * (b_re * b_re + b_im * b_im));
+  }
+}
+
+// The natural logarithm of normal positive numbers: x = m 2^e with m in [sqrt(1/2), sqrt(2)),
+// ln m = 2 atanh(z) with z = (m - 1) / (m + 1), |z| < 0.172: the series up to z^9 is good to 1e-9,
+// which leaves the rounding of float.
+[[gnu::always_inline]] inline Floats log_of(Floats x) {
+  constexpr std::int32_t kRootHalf = 0x3f3504f3;
+  const Bits shifted = std::bit_cast<Bits>(x) - kRootHalf;
+  const Floats exponent = __builtin_convertvector(shifted >> 23, Floats);
+  const Floats m = std::bit_cast<Floats>((shifted & 0x007fffff) + kRootHalf);
+  const Floats z = (m - 1.0F) / (m + 1.0F);
+  const Floats q = z * z;
+  const Floats tail = q * (1.0F / 3 + q * (1.0F / 5 + q * (1.0F / 7 + q * (1.0F / 9))));
+  // ln 2 in two parts, the first exact in products with small integers.
+  return exponent * 0.693359375F + (2.0F * z + (2.0F * z * tail - exponent * 2.12194440e-4F));
+}
+[[gnu::always_inline]] inline Floats floored(Floats x) {
+  return x > 1e-10F ? x : Floats{} + 1e-10F;
+}
+
+TUTTI_VECTOR_CLONES void log_energies(const std::vector<float>& weights, const float* rows,
+                                      float* out) {
+  Floats first{}, second{};
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    first += weights[j] * get(rows + j * kFrames);
+    second += weights[j] * get(rows + j * kFrames + kLanes);
+  }
+  put(out, log_of(floored(first)));
+  put(out + kLanes, log_of(floored(second)));
 }
 
 }  // namespace
 
 Array Fbank::compute(std::span<const float> speech) const {
-  constexpr std::size_t kLanes = Fft::kLanes;
   const auto n_fft = static_cast<std::size_t>(settings_.n_fft);
   const std::size_t half = n_fft / 2;
   if (speech.size() <= half)
@@ -148,30 +220,21 @@ Array Fbank::compute(std::span<const float> speech) const {
                           {static_cast<std::int64_t>(frames), static_cast<std::int64_t>(bands)});
   float* result = out.data<float>();
   const auto hop = static_cast<std::size_t>(settings_.hop_length);
-  std::vector<double> re(n_fft * kLanes), im(n_fft * kLanes), power((half + 1) * 2 * kLanes);
-  // 2 x kLanes frames at a time: two real frames are one complex signal.
-  for (std::size_t first = 0; first < frames; first += 2 * kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const float* a = padded.data() + std::min(first + 2 * l, frames - 1) * hop;
-      const float* b = padded.data() + std::min(first + 2 * l + 1, frames - 1) * hop;
-      for (std::size_t i = 0; i < n_fft; ++i) {
-        re[i * kLanes + l] = a[i] * window_[i];
-        im[i * kLanes + l] = b[i] * window_[i];
-      }
-    }
+  std::vector<float> re(n_fft * kLanes), im(n_fft * kLanes), power((half + 1) * kFrames);
+  for (std::size_t first = 0; first < frames; first += kFrames) {
+    const float* sources[kFrames];
+    for (std::size_t l = 0; l < kFrames; ++l)
+      sources[l] = padded.data() + std::min(first + l, frames - 1) * hop;
+    load(fft_, window_, sources, re.data());
+    load(fft_, window_, sources + kLanes, im.data());
     fft_.transform(re.data(), im.data());
     to_power(n_fft, re.data(), im.data(), power.data());
+    const std::size_t count = std::min(kFrames, frames - first);
     for (std::size_t band = 0; band < bands; ++band) {
-      double sum[2 * kLanes] = {};
+      float energy[kFrames];
       const Filter& filter = filters_[band];
-      add_weighted(filter.weights, power.data() + filter.first * 2 * kLanes, sum);
-      for (std::size_t l = 0; l < kLanes; ++l)
-        for (std::size_t which = 0; which < 2; ++which) {
-          const std::size_t frame = first + 2 * l + which;
-          if (frame < frames)
-            result[frame * bands + band] =
-                std::log(static_cast<float>(std::max(1e-10, sum[which * kLanes + l])));
-        }
+      log_energies(filter.weights, power.data() + filter.first * kFrames, energy);
+      for (std::size_t l = 0; l < count; ++l) result[(first + l) * bands + band] = energy[l];
     }
   }
   return out;

@@ -5,8 +5,7 @@
 //   Fbank fbank({.n_mels = 80});
 //   Array feats = fbank.compute(sample.speech);      // float32 [T, 80]
 //
-// Immutable, thread-safe. Spectra are computed in double, so results are closer to the definition
-// than a float32 FFT gives.
+// Immutable, thread-safe. The same bits on every processor.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +48,8 @@ class Fbank {
     std::vector<float> weights;
   };
   const FbankSettings settings_;
-  const Fft fft_;
-  std::vector<double> window_;  // [n_fft], zero outside win_length
+  const Fft<float> fft_;
+  std::vector<float> window_;  // [n_fft], zero outside win_length
   std::vector<Filter> filters_;
 };
 

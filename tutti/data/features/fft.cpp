@@ -1,113 +1,127 @@
 #include "tutti/data/features/fft.h"
 
 #include <cmath>
+#include <cstring>
 #include <numbers>
-#include <utility>
 
 #include "tutti/core/vector_clones.h"
 
 namespace tutti::data {
 
-Fft::Fft(std::size_t size) : size_(size), reversed_(size, 0), cos_(size / 2), sin_(size / 2) {
+template <class Real>
+Fft<Real>::Fft(std::size_t size) : place_(size, 0), cos_(size), sin_(size) {
   for (std::size_t i = 1; i < size; ++i)
-    reversed_[i] = reversed_[i / 2] / 2 + (i % 2 != 0 ? size / 2 : 0);
-  for (std::size_t k = 0; k < size / 2; ++k) {
+    place_[i] = place_[i / 2] / 2 + (i % 2 != 0 ? size / 2 : 0);
+  for (std::size_t k = 0; k < size; ++k) {
     const double angle = -2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(size);
-    cos_[k] = std::cos(angle);
-    sin_[k] = std::sin(angle);
+    cos_[k] = static_cast<Real>(std::cos(angle));
+    sin_[k] = static_cast<Real>(std::sin(angle));
   }
 }
 
 namespace {
 
-struct Tables {
+// One point of all lanes; written out because compilers do not see that the points of a butterfly
+// lie apart, and so leave a plain loop over the lanes as it is.
+using FloatLanes [[gnu::vector_size(32)]] = float;
+using DoubleLanes [[gnu::vector_size(32)]] = double;
+
+template <class Real, class Point>  // Point: lanes, or Real itself for one signal
+struct Butterflies {
   std::size_t size;
-  const std::size_t* reversed;
-  const double *cos, *sin;
+  const Real *cos, *sin;
+  Real *re, *im;
+
+  [[gnu::always_inline]] void run() const noexcept {
+    std::size_t half = 1;
+    for (; 4 * half <= size; half *= 4) two_rounds(half);
+    if (half < size) last_round();
+  }
+
+ private:
+  // Rounds `half` and `2 * half` at once (a pass over memory costs more than its arithmetic):
+  // points k, k + half, k + 2 half, k + 3 half of a block, whose factors are w^0, w^2k, w^k, w^3k.
+  [[gnu::always_inline]] void two_rounds(std::size_t half) const noexcept {
+    const std::size_t stride = size / (4 * half);
+    for (std::size_t begin = 0; begin < size; begin += 4 * half)
+      for (std::size_t k = 0; k < half; ++k) {
+        const std::size_t at = begin + k;
+        const Point a_re = get(re, at), a_im = get(im, at);
+        const auto [b_re, b_im] = turned(at + half, 2 * k * stride);
+        const auto [c_re, c_im] = turned(at + 2 * half, k * stride);
+        const auto [d_re, d_im] = turned(at + 3 * half, 3 * k * stride);
+        const Point even_re = a_re + b_re, even_im = a_im + b_im;
+        const Point dif_re = a_re - b_re, dif_im = a_im - b_im;
+        const Point odd_re = c_re + d_re, odd_im = c_im + d_im;
+        const Point turn_re = c_im - d_im, turn_im = d_re - c_re;  // -i (c - d)
+        put(at, even_re + odd_re, even_im + odd_im);
+        put(at + half, dif_re + turn_re, dif_im + turn_im);
+        put(at + 2 * half, even_re - odd_re, even_im - odd_im);
+        put(at + 3 * half, dif_re - turn_re, dif_im - turn_im);
+      }
+  }
+  [[gnu::always_inline]] void last_round() const noexcept {
+    const std::size_t half = size / 2;
+    for (std::size_t k = 0; k < half; ++k) {
+      const Point even_re = get(re, k), even_im = get(im, k);
+      const auto [odd_re, odd_im] = turned(k + half, k);
+      put(k, even_re + odd_re, even_im + odd_im);
+      put(k + half, even_re - odd_re, even_im - odd_im);
+    }
+  }
+  struct Complex {
+    Point re, im;
+  };
+  [[gnu::always_inline]] Complex turned(std::size_t at, std::size_t angle) const noexcept {
+    const Point x = get(re, at), y = get(im, at);
+    const Real c = cos[angle], s = sin[angle];
+    return {c * x - s * y, c * y + s * x};
+  }
+  static constexpr std::size_t kWidth = sizeof(Point) / sizeof(Real);
+  [[gnu::always_inline]] static Point get(const Real* from, std::size_t at) noexcept {
+    Point point;
+    std::memcpy(&point, from + at * kWidth, sizeof(point));
+    return point;
+  }
+  [[gnu::always_inline]] void put(std::size_t at, Point x, Point y) const noexcept {
+    std::memcpy(re + at * kWidth, &x, sizeof(x));
+    std::memcpy(im + at * kWidth, &y, sizeof(y));
+  }
 };
 
-template <std::size_t kWidth>
-[[gnu::always_inline]] inline void run(const Tables& t, double* real, double* imag) noexcept {
-  for (std::size_t i = 0; i < t.size; ++i) {
-    const std::size_t j = t.reversed[i];
-    if (i >= j) continue;
-    for (std::size_t l = 0; l < kWidth; ++l) {
-      std::swap(real[i * kWidth + l], real[j * kWidth + l]);
-      std::swap(imag[i * kWidth + l], imag[j * kWidth + l]);
-    }
-  }
-  std::size_t half = 1;
-  if (t.size >= 4) {  // the first two rounds at once: their factors are 1 and -i
-    for (std::size_t begin = 0; begin < t.size; begin += 4) {
-      double* __restrict re = real + begin * kWidth;
-      double* __restrict im = imag + begin * kWidth;
-      for (std::size_t l = 0; l < kWidth; ++l) {
-        const double sum_re = re[l] + re[kWidth + l], sum_im = im[l] + im[kWidth + l];
-        const double dif_re = re[l] - re[kWidth + l], dif_im = im[l] - im[kWidth + l];
-        const double odd_re = re[2 * kWidth + l] + re[3 * kWidth + l];
-        const double odd_im = im[2 * kWidth + l] + im[3 * kWidth + l];
-        const double turn_re = im[2 * kWidth + l] - im[3 * kWidth + l];
-        const double turn_im = re[3 * kWidth + l] - re[2 * kWidth + l];
-        re[l] = sum_re + odd_re;
-        im[l] = sum_im + odd_im;
-        re[kWidth + l] = dif_re + turn_re;
-        im[kWidth + l] = dif_im + turn_im;
-        re[2 * kWidth + l] = sum_re - odd_re;
-        im[2 * kWidth + l] = sum_im - odd_im;
-        re[3 * kWidth + l] = dif_re - turn_re;
-        im[3 * kWidth + l] = dif_im - turn_im;
-      }
-    }
-    half = 4;
-  }
-  for (; half < t.size; half *= 2) {
-    const std::size_t stride = t.size / (2 * half);
-    for (std::size_t begin = 0; begin < t.size; begin += 2 * half) {
-      double* __restrict low_re = real + begin * kWidth;
-      double* __restrict low_im = imag + begin * kWidth;
-      double* __restrict high_re = real + (begin + half) * kWidth;
-      double* __restrict high_im = imag + (begin + half) * kWidth;
-      for (std::size_t k = 0; k < half; ++k) {
-        const double c = t.cos[k * stride];
-        const double s = t.sin[k * stride];
-        for (std::size_t l = 0; l < kWidth; ++l) {
-          const std::size_t at = k * kWidth + l;
-          const double re = c * high_re[at] - s * high_im[at];
-          const double im = c * high_im[at] + s * high_re[at];
-          high_re[at] = low_re[at] - re;
-          high_im[at] = low_im[at] - im;
-          low_re[at] += re;
-          low_im[at] += im;
-        }
-      }
-    }
-  }
+TUTTI_VECTOR_CLONES void run_lanes(std::size_t size, const float* cos, const float* sin, float* re,
+                                   float* im) noexcept {
+  Butterflies<float, FloatLanes>{size, cos, sin, re, im}.run();
 }
-
-TUTTI_VECTOR_CLONES void run_lanes(const Tables& tables, double* real, double* imag) noexcept {
-  run<Fft::kLanes>(tables, real, imag);
+TUTTI_VECTOR_CLONES void run_lanes(std::size_t size, const double* cos, const double* sin,
+                                   double* re, double* im) noexcept {
+  Butterflies<double, DoubleLanes>{size, cos, sin, re, im}.run();
 }
 
 }  // namespace
 
-void Fft::transform(double* real, double* imag) const noexcept {
-  run_lanes({size_, reversed_.data(), cos_.data(), sin_.data()}, real, imag);
+template <class Real>
+void Fft<Real>::transform(Real* real, Real* imag) const noexcept {
+  run_lanes(place_.size(), cos_.data(), sin_.data(), real, imag);
 }
-void Fft::transform_one(double* real, double* imag) const noexcept {
-  run<1>({size_, reversed_.data(), cos_.data(), sin_.data()}, real, imag);
+template <class Real>
+void Fft<Real>::transform_one(Real* real, Real* imag) const noexcept {
+  Butterflies<Real, Real>{place_.size(), cos_.data(), sin_.data(), real, imag}.run();
 }
+template class Fft<float>;
+template class Fft<double>;
 
 std::vector<float> convolve(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.empty() || b.empty()) return {};
   const std::size_t out_size = a.size() + b.size() - 1;
   std::size_t size = 2;
   while (size < out_size) size *= 2;
-  const Fft fft(size);
+  const Fft<double> fft(size);
   // a and b ride as real and imaginary part of one signal z: Z(k)^2 holds their product.
   std::vector<double> re(size, 0.0);
   std::vector<double> im(size, 0.0);
-  for (std::size_t i = 0; i < a.size(); ++i) re[i] = a[i];
-  for (std::size_t i = 0; i < b.size(); ++i) im[i] = b[i];
+  for (std::size_t i = 0; i < a.size(); ++i) re[fft.place(i)] = a[i];
+  for (std::size_t i = 0; i < b.size(); ++i) im[fft.place(i)] = b[i];
   fft.transform_one(re.data(), im.data());
   // A(k) B(k) = (Z(k)^2 - conj(Z(n-k))^2) / 4i, conjugated here for the way back.
   std::vector<double> pr(size);
@@ -116,8 +130,8 @@ std::vector<float> convolve(const std::vector<float>& a, const std::vector<float
     const std::size_t m = (size - k) % size;
     const double sr = re[k] * re[k] - im[k] * im[k] - (re[m] * re[m] - im[m] * im[m]);
     const double si = 2 * re[k] * im[k] + 2 * re[m] * im[m];
-    pr[k] = si / 4;
-    pi[k] = sr / 4;
+    pr[fft.place(k)] = si / 4;
+    pi[fft.place(k)] = sr / 4;
   }
   fft.transform_one(pr.data(), pi.data());
   std::vector<float> out(out_size);
