@@ -36,7 +36,9 @@ class AsyncChaos : public ::testing::Test {
   }
   static std::vector<pid_t> alive(const fs::path& out) {
     std::vector<pid_t> pids;
-    for (const WorkerNote& note : async_state(out, false)->workers)
+    const auto state =
+        async_state(out, false);  // a loop over a member of a temporary would outlive it
+    for (const WorkerNote& note : state->workers)
       pids.push_back(static_cast<pid_t>(note.process.pid));
     return pids;
   }
