@@ -1,10 +1,12 @@
 // Models on a GPU: the same losses and gradients as on the CPU, with our kernels and with torch's.
 #include <c10/cuda/CUDAFunctions.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/speech/vectors.h"
 #include "tutti/config/load.h"
+#include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/cuda_ops.h"
 #include "tutti/speech/models/model_config.h"
@@ -118,6 +120,64 @@ TEST_F(SpeechCuda, RelativeShiftPicksTheRightColumns) {
   const torch::Tensor g = torch::randn_like(expected);
   EXPECT_TRUE(close(torch::autograd::grad({out}, {scores}, {g})[0],
                     torch::autograd::grad({expected}, {scores}, {g})[0], 1e-6));
+}
+
+AsrModel make_search_model() {
+  const std::string text =
+      "vocab_size: 40\nencoder: transformer\nencoder_conf: {output_size: 32, attention_heads: 2, "
+      "linear_units: 40, num_blocks: 1, input_layer: conv2d}\ndecoder: transformer\n"
+      "decoder_conf: {attention_heads: 2, linear_units: 40, num_blocks: 2}\n"
+      "model_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 20}\n";
+  config::Problems problems;
+  const AsrSettings settings =
+      read_asr_model_block(config::parse_yaml(text, "model.yaml"), false, problems);
+  EXPECT_EQ(problems.describe(), "");
+  torch::manual_seed(5);
+  AsrModel model(Build{}, settings);
+  model->eval();
+  torch::NoGradGuard no_grad;
+  // Sharper choices, so that the order of the hypotheses does not hang on rounding.
+  for (auto& item : model->decoder->named_parameters())
+    if (item.key().find("output_layer.weight") != std::string::npos) item.value().mul_(12);
+  return model;
+}
+
+torch::Tensor seeded_memory() {
+  torch::manual_seed(3);
+  return torch::randn({6, 60, 32});
+}
+
+// Hypotheses longer than the first room of the cache, utterances that leave the batch on the way.
+TEST_F(SpeechCuda, RecordedStepsFindTheHypothesesOfTheCpu) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor memory = seeded_memory();
+  const Lengths lengths = {60, 20, 9, 31, 12, 44};
+  for (const std::int64_t beam : {1, 4})
+    for (const double ctc : {0.0, 0.3})
+      for (const std::vector<std::int64_t>& prompt :
+           {std::vector<std::int64_t>{}, std::vector<std::int64_t>{39, 7, 3}}) {
+        SCOPED_TRACE(fmt::format("beam {} ctc {} prompt {}", beam, ctc, prompt.size()));
+        const auto search = [&](torch::Device device) {
+          AsrModel model = make_search_model();
+          model->to(device);
+          return BeamSearch(search_model(model), {.beam_size = beam,
+                                                  .ctc_weight = ctc,
+                                                  .penalty = 1.5,
+                                                  .maxlenratio = 2.0,
+                                                  .nbest = beam,
+                                                  .prompt = prompt})
+              .decode(memory.to(device), lengths);
+        };
+        const auto expected = search(torch::kCPU), got = search(torch::kCUDA);
+        for (std::size_t u = 0; u < expected.size(); ++u) {
+          ASSERT_EQ(got[u].nbest.size(), expected[u].nbest.size()) << u;
+          ASSERT_FALSE(expected[u].nbest.empty()) << u;
+          EXPECT_EQ(got[u].nbest[0].tokens, expected[u].nbest[0].tokens) << u;
+          for (std::size_t i = 0; i < expected[u].nbest.size(); ++i)
+            EXPECT_NEAR(got[u].nbest[i].score, expected[u].nbest[i].score, 1e-2) << u << " " << i;
+        }
+        if (ctc == 0) EXPECT_GT(expected[0].nbest[0].tokens.size(), 64U);
+      }
 }
 
 }  // namespace

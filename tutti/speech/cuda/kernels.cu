@@ -204,6 +204,93 @@ unsigned parts(std::int64_t total, std::int64_t size) {
   return static_cast<unsigned>((total + size - 1) / size);
 }
 
+constexpr int kWarps = 4;  // of a block of attend_past, one for each row and head
+constexpr int kMaxHeadSize = 256;
+
+__device__ float warp_sum(float x) {
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+  return x;
+}
+__device__ float warp_max(float x) {
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
+  return x;
+}
+
+// A warp serves one row and head: each lane scores one place at a time, then the lanes share the
+// dimensions of the values.
+template <class T>
+__global__ void attend_past_kernel(const T* __restrict__ q, const T* __restrict__ k,
+                                   const T* __restrict__ v, T* k_cache, T* v_cache,
+                                   std::int32_t* ancestors, const std::int64_t* position,
+                                   T* __restrict__ out, int rows, int heads, int capacity,
+                                   int head_size) {
+  __shared__ float queries[kWarps][kMaxHeadSize];
+  const int lane = threadIdx.x, warp = threadIdx.y;
+  const int unit = blockIdx.x * kWarps + warp;
+  if (unit >= rows * heads) return;
+  const int row = unit / heads, head = unit % heads;
+  const int last = static_cast<int>(*position);
+  const std::int64_t row_stride = static_cast<std::int64_t>(heads) * capacity * head_size;
+  const std::int64_t head_offset = static_cast<std::int64_t>(head) * capacity * head_size;
+  const std::int64_t at = static_cast<std::int64_t>(unit) * head_size;
+  const std::int64_t mine =
+      row * row_stride + head_offset + static_cast<std::int64_t>(last) * head_size;
+  const float scale = rsqrtf(static_cast<float>(head_size));
+  for (int d = lane; d < head_size; d += 32) {
+    queries[warp][d] = to_float(q[at + d]) * scale;
+    k_cache[mine + d] = k[at + d];
+    v_cache[mine + d] = v[at + d];
+  }
+  if (head == 0 && lane == 0) ancestors[static_cast<std::int64_t>(row) * capacity + last] = row;
+  __syncwarp();
+
+  float top = -INFINITY, sum = 0, value[kMaxHeadSize / 32] = {};
+  for (int base = 0; base <= last; base += 32) {
+    const int place = base + lane;
+    // The row itself is the ancestor of its newest token, whoever has written that by now.
+    int ancestor = row;
+    if (place < last) ancestor = ancestors[static_cast<std::int64_t>(row) * capacity + place];
+    float score = -INFINITY;
+    if (place <= last) {
+      const T* key = k_cache + ancestor * row_stride + head_offset +
+                     static_cast<std::int64_t>(place) * head_size;
+      score = 0;
+      constexpr int kPack = 16 / sizeof(T);
+      for (int d = 0; d < head_size; d += kPack) {
+        const int4 raw = *reinterpret_cast<const int4*>(key + d);
+        const T* pack = reinterpret_cast<const T*>(&raw);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i)
+          score = fmaf(queries[warp][d + i], to_float(pack[i]), score);
+      }
+    }
+    const float higher = fmaxf(top, warp_max(score));
+    const float weight = place <= last ? expf(score - higher) : 0.0F;
+    const float shrink = expf(top - higher);
+    top = higher;
+    sum = sum * shrink + warp_sum(weight);
+#pragma unroll
+    for (int i = 0; i < kMaxHeadSize / 32; ++i) value[i] *= shrink;
+    const int count = min(32, last - base + 1);
+    for (int j = 0; j < count; ++j) {
+      const float w = __shfl_sync(0xffffffffU, weight, j);
+      const int source = __shfl_sync(0xffffffffU, ancestor, j);
+      const T* values = v_cache + source * row_stride + head_offset +
+                        static_cast<std::int64_t>(base + j) * head_size;
+#pragma unroll
+      for (int i = 0; i < kMaxHeadSize / 32; ++i) {
+        const int d = lane + 32 * i;
+        if (d < head_size) value[i] = fmaf(w, to_float(values[d]), value[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxHeadSize / 32; ++i) {
+    const int d = lane + 32 * i;
+    if (d < head_size) out[at + d] = from_float<T>(value[i] / sum);
+  }
+}
+
 }  // namespace
 
 void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias, bool flip,
@@ -276,6 +363,23 @@ void relative_shift_back(Number type, const void* grad_out, const std::int64_t (
         static_cast<int>(size.columns));
   });
   check_launch("relative_shift_back");
+}
+
+void attend_past(Number type, const void* q, const void* k, const void* v, void* k_cache,
+                 void* v_cache, std::int32_t* ancestors, const std::int64_t* position, void* out,
+                 const PastSize& size, Stream stream) {
+  if (size.head_size % 8 != 0 || size.head_size > kMaxHeadSize)
+    throw std::runtime_error("attend_past: head size " + std::to_string(size.head_size));
+  const dim3 grid(parts(size.rows * size.heads, kWarps)), block(32, kWarps);
+  with_type(type, [&](auto* pointer) {
+    using T = std::remove_pointer_t<decltype(pointer)>;
+    attend_past_kernel<T><<<grid, block, 0, stream>>>(
+        static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v),
+        static_cast<T*>(k_cache), static_cast<T*>(v_cache), ancestors, position,
+        static_cast<T*>(out), static_cast<int>(size.rows), static_cast<int>(size.heads),
+        static_cast<int>(size.capacity), static_cast<int>(size.head_size));
+  });
+  check_launch("attend_past");
 }
 
 }  // namespace tutti::speech::cuda

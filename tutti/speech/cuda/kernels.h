@@ -44,4 +44,18 @@ void relative_shift(Number type, const void* scores, const void* key_bias, void*
 void relative_shift_back(Number type, const void* grad_out, const std::int64_t (&strides)[3],
                          void* grad_scores, const ShiftSize& size, Stream stream);
 
+// Where a search keeps what its hypotheses said so far: row n's token at place p lies in row
+// ancestors[n, p], so that a hypothesis which continues another one copies nothing.
+struct PastSize {
+  std::int64_t rows = 0, heads = 0, capacity = 0;
+  std::int64_t head_size = 0;  // a multiple of 8, at most 256
+};
+
+// One new token per row: puts k and v (rows, heads, head_size) at place *position of the row's own
+// cache (rows, heads, capacity, head_size), enters the row there as its own ancestor, and gives
+// softmax(q k' / sqrt(head_size)) v over places 0 .. *position.
+void attend_past(Number type, const void* q, const void* k, const void* v, void* k_cache,
+                 void* v_cache, std::int32_t* ancestors, const std::int64_t* position, void* out,
+                 const PastSize& size, Stream stream);
+
 }  // namespace tutti::speech::cuda

@@ -153,6 +153,32 @@ torch::Tensor cuda_relative_shift(const torch::Tensor& scores_HBTN, const torch:
   return CudaRelativeShift::apply(scores_HBTN, given);
 }
 
+bool can_attend_past(const torch::Tensor& cache_NHCd) {
+  return cache_NHCd.is_cuda() && number_type(cache_NHCd.scalar_type()) &&
+         cache_NHCd.size(3) % 8 == 0 && cache_NHCd.size(3) <= 256;
+}
+
+torch::Tensor cuda_attend_past(const torch::Tensor& q, const torch::Tensor& k,
+                               const torch::Tensor& v, const torch::Tensor& k_cache,
+                               const torch::Tensor& v_cache, const torch::Tensor& ancestors,
+                               const torch::Tensor& position) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  const auto plain = [&](const torch::Tensor& x) {
+    return x.to(k_cache.scalar_type()).contiguous();
+  };
+  const torch::Tensor query = plain(q), key = plain(k), value = plain(v);
+  torch::Tensor out = torch::empty_like(query);
+  cuda::attend_past(number_of(k_cache), query.data_ptr(), key.data_ptr(), value.data_ptr(),
+                    k_cache.data_ptr(), v_cache.data_ptr(), ancestors.data_ptr<std::int32_t>(),
+                    position.data_ptr<std::int64_t>(), out.data_ptr(),
+                    {.rows = k_cache.size(0),
+                     .heads = k_cache.size(1),
+                     .capacity = k_cache.size(2),
+                     .head_size = k_cache.size(3)},
+                    stream_of(q));
+  return out;
+}
+
 }  // namespace tutti::speech
 
 #else
@@ -167,6 +193,14 @@ torch::Tensor cuda_depthwise_conv(const torch::Tensor&, const torch::Tensor&,
 }
 
 torch::Tensor cuda_relative_shift(const torch::Tensor&, const torch::Tensor&) {
+  throw InternalError("this build has no GPU kernels");
+}
+
+bool can_attend_past(const torch::Tensor&) { return false; }
+
+torch::Tensor cuda_attend_past(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                               const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                               const torch::Tensor&) {
   throw InternalError("this build has no GPU kernels");
 }
 

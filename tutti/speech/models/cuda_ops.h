@@ -18,4 +18,14 @@ torch::Tensor cuda_depthwise_conv(const torch::Tensor& x_BTC, const torch::Tenso
 // attention kernels like them.
 torch::Tensor cuda_relative_shift(const torch::Tensor& scores_HBTN, const torch::Tensor& key_bias);
 
+// Whether cuda_attend_past knows heads of this size.
+bool can_attend_past(const torch::Tensor& cache_NHCd);
+// Self-attention of one new token per hypothesis, q, k, v (N, H, 1, dk), over what its ancestors
+// said: k and v are entered into the caches (N, H, capacity, dk) at place position (1, int64), the
+// row into ancestors (N, capacity; int32). No gradients.
+torch::Tensor cuda_attend_past(const torch::Tensor& q, const torch::Tensor& k,
+                               const torch::Tensor& v, const torch::Tensor& k_cache,
+                               const torch::Tensor& v_cache, const torch::Tensor& ancestors,
+                               const torch::Tensor& position);
+
 }  // namespace tutti::speech

@@ -6,20 +6,37 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/speech/models/cuda_ops.h"
 
 namespace tutti::speech {
 
 void DecoderCache::reorder(const torch::Tensor& parents_N) {
-  if (length == 0) return;
+  if (length == 0 || beam == 1) return;
   torch::NoGradGuard no_grad;
+  if (ancestors.defined()) {
+    ancestors.copy_(ancestors.index_select(0, parents_N));  // recordings know this tensor
+    return;
+  }
   if (!spare.defined() || spare.sizes() != self_kv.sizes()) spare = torch::empty_like(self_kv);
   torch::Tensor target = spare.narrow(4, 0, length);
   at::index_select_out(target, self_kv.narrow(4, 0, length), 2, parents_N);
   std::swap(self_kv, spare);
 }
 
+void DecoderCache::settle() {
+  if (!ancestors.defined()) return;
+  graph.forget();
+  torch::Tensor whole = torch::zeros_like(self_kv);
+  for (std::int64_t p = 0; p < length; ++p)
+    whole.select(4, p).copy_(
+        self_kv.select(4, p).index_select(2, ancestors.select(1, p).to(torch::kInt64)));
+  self_kv = whole;
+  ancestors = torch::Tensor();
+}
+
 void DecoderCache::select_utterances(const torch::Tensor& utterances) {
   torch::NoGradGuard no_grad;
+  settle();
   memory_kv = memory_kv.index_select(2, utterances);
   if (memory_bias.defined()) memory_bias = memory_bias.index_select(0, utterances);
   const auto lanes = torch::arange(beam, utterances.options());
@@ -28,14 +45,12 @@ void DecoderCache::select_utterances(const torch::Tensor& utterances) {
   spare = torch::Tensor();
 }
 
-void DecoderCache::expand_beam(std::int64_t new_beam) {
-  if (beam != 1)
-    throw InternalError("DecoderCache::expand_beam: the beam is " + std::to_string(beam) +
-                        " already");
-  torch::NoGradGuard no_grad;
-  self_kv = self_kv.repeat_interleave(new_beam, 2);
+void DecoderCache::reserve(std::int64_t wanted) {
+  if (wanted <= capacity()) return;
+  settle();
+  const std::int64_t grown = std::max(2 * capacity(), wanted);
+  self_kv = torch::constant_pad_nd(self_kv, {0, 0, 0, grown - capacity()});
   spare = torch::Tensor();
-  beam = new_beam;
 }
 
 DecoderLayerImpl::DecoderLayerImpl(Build build, const DecoderSettings& settings)
@@ -72,22 +87,28 @@ torch::Tensor DecoderLayerImpl::project_memory(const torch::Tensor& memory_UTD) 
   return torch::stack({src_attn_->project_key(memory_UTD), src_attn_->project_value(memory_UTD)});
 }
 
-torch::Tensor DecoderLayerImpl::step(torch::Tensor x, const torch::Tensor& self_kv,
-                                     std::int64_t past, const torch::Tensor& causal_bias,
-                                     const torch::Tensor& memory_kv,
-                                     const torch::Tensor& memory_bias, std::int64_t beam) {
+torch::Tensor DecoderLayerImpl::step(torch::Tensor x, const DecoderCache& cache, std::int64_t layer,
+                                     const torch::Tensor& causal_bias) {
   const std::int64_t count = x.size(0), added = x.size(1), size = x.size(2);
+  const torch::Tensor k_cache = cache.self_kv[layer][0], v_cache = cache.self_kv[layer][1];
   const torch::Tensor normed = norm1_(x);
-  self_kv[0].narrow(2, past, added).copy_(self_attn_->project_key(normed));
-  self_kv[1].narrow(2, past, added).copy_(self_attn_->project_value(normed));
-  x = x + self_attn_->merge_heads(attend(self_attn_->project_query(normed),
-                                         self_kv[0].narrow(2, 0, past + added),
-                                         self_kv[1].narrow(2, 0, past + added), causal_bias, 0.0));
+  const torch::Tensor q = self_attn_->project_query(normed), k = self_attn_->project_key(normed),
+                      v = self_attn_->project_value(normed);
+  torch::Tensor said;
+  if (cache.ancestors.defined()) {
+    said = cuda_attend_past(q, k, v, k_cache, v_cache, cache.ancestors, cache.position);
+  } else {
+    k_cache.narrow(2, cache.length, added).copy_(k);
+    v_cache.narrow(2, cache.length, added).copy_(v);
+    const std::int64_t seen = cache.length + added;
+    said = attend(q, k_cache.narrow(2, 0, seen), v_cache.narrow(2, 0, seen), causal_bias, 0.0);
+  }
+  x = x + self_attn_->merge_heads(said);
   // The hypotheses of an utterance are its queries: its keys and values are read once for all.
-  const torch::Tensor query_UQD = norm2_(x).view({count / beam, beam * added, size});
+  const torch::Tensor query_UQD = norm2_(x).view({count / cache.beam, cache.beam * added, size});
   x = x + src_attn_
-              ->merge_heads(attend(src_attn_->project_query(query_UQD), memory_kv[0], memory_kv[1],
-                                   memory_bias, 0.0))
+              ->merge_heads(attend(src_attn_->project_query(query_UQD), cache.memory_kv[layer][0],
+                                   cache.memory_kv[layer][1], cache.memory_bias, 0.0))
               .view({count, added, size});
   return x + feed_forward_(norm3_(x));
 }
@@ -109,10 +130,9 @@ TransformerDecoderImpl::TransformerDecoderImpl(Build build, const DecoderSetting
 }
 
 torch::Tensor TransformerDecoderImpl::embed_tokens(const torch::Tensor& tokens_BL,
-                                                   std::int64_t first_position) {
+                                                   const torch::Tensor& positions_LD) {
   const torch::Tensor x = embedding_(tokens_BL) * std::sqrt(static_cast<double>(settings_.size));
-  return apply_dropout(x + positions_.rows(first_position, tokens_BL.size(1), x.options()),
-                       settings_.positional_dropout_rate, is_training());
+  return apply_dropout(x + positions_LD, settings_.positional_dropout_rate, is_training());
 }
 
 torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& memory_BTD,
@@ -121,7 +141,8 @@ torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& memory_BTD,
                                               const Lengths& token_lengths) {
   // Padded tokens come after all real ones, so the causal mask already hides them.
   static_cast<void>(token_lengths);
-  torch::Tensor x = embed_tokens(tokens_in_BL, 0);
+  torch::Tensor x = embed_tokens(
+      tokens_in_BL, positions_.rows(0, tokens_in_BL.size(1), embedding_->weight.options()));
   const torch::Tensor tgt_bias = causal_bias(tokens_in_BL.size(1), 0, x.options());
   const torch::Tensor memory_bias = key_bias(memory_lengths, memory_BTD.size(1), x.options());
   const auto& chosen = settings_.gradient_checkpoint_layers;
@@ -166,27 +187,51 @@ DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,
   return cache;
 }
 
+torch::Tensor TransformerDecoderImpl::run_step(const torch::Tensor& tokens_NL,
+                                               const torch::Tensor& positions_LD,
+                                               const torch::Tensor& causal,
+                                               const DecoderCache& cache) {
+  torch::Tensor x = embed_tokens(tokens_NL, positions_LD);
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    x = layers_[i]->step(x, cache, static_cast<std::int64_t>(i), causal);
+  return torch::log_softmax(output_layer_(after_norm_(x.select(1, x.size(1) - 1))), -1,
+                            torch::kFloat32);
+}
+
 torch::Tensor TransformerDecoderImpl::step(const torch::Tensor& tokens, DecoderCache& cache) {
   torch::NoGradGuard no_grad;
   const torch::Tensor tokens_NL = tokens.dim() == 1 ? tokens.unsqueeze(1) : tokens;
-  const std::int64_t added = tokens_NL.size(1), past = cache.length;
-  if (tokens_NL.size(0) != cache.num_hypotheses())
-    throw InternalError("decoder step: got tokens of " + std::to_string(tokens_NL.size(0)) +
+  const std::int64_t rows = tokens_NL.size(0), added = tokens_NL.size(1);
+  if (rows != cache.num_hypotheses())
+    throw InternalError("decoder step: got tokens of " + std::to_string(rows) +
                         " hypotheses, the cache has " + std::to_string(cache.num_hypotheses()));
-  const std::int64_t capacity = cache.self_kv.size(4);
-  if (past + added > capacity) {
-    const std::int64_t grown = std::max(2 * capacity, past + added);
-    cache.self_kv = torch::constant_pad_nd(cache.self_kv, {0, 0, 0, grown - capacity});
-    cache.spare = torch::Tensor();
+  cache.reserve(cache.length + added);
+  const auto like = embedding_->weight.options();
+  torch::Tensor log_probs;
+  if (added > 1 || !can_attend_past(cache.self_kv[0][0])) {
+    cache.settle();
+    const torch::Tensor causal =
+        added == 1 ? torch::Tensor() : causal_bias(added, cache.length, like);
+    log_probs = run_step(tokens_NL, positions_.rows(cache.length, added, like), causal, cache);
+  } else {
+    if (!cache.ancestors.defined()) {
+      const auto ids = torch::TensorOptions(tokens.device());
+      cache.ancestors =
+          torch::arange(rows, ids.dtype(torch::kInt32)).unsqueeze(1).repeat({1, cache.capacity()});
+      cache.position = torch::full({1}, cache.length, ids.dtype(torch::kInt64));
+      cache.tokens = torch::empty({rows, 1}, ids.dtype(torch::kInt64));
+      cache.table = positions_.rows(0, cache.capacity(), like);
+    }
+    cache.tokens.copy_(tokens_NL);
+    log_probs = cache.graph.run(tokens.device(), [&] {
+      torch::Tensor out =
+          run_step(cache.tokens, cache.table.index_select(0, cache.position), {}, cache);
+      cache.position.add_(1);
+      return out;
+    });
   }
-  torch::Tensor x = embed_tokens(tokens_NL, past);
-  const torch::Tensor causal = added == 1 ? torch::Tensor() : causal_bias(added, past, x.options());
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    x = layers_[i]->step(x, cache.self_kv[i], past, causal, cache.memory_kv[i], cache.memory_bias,
-                         cache.beam);
   cache.length += added;
-  return torch::log_softmax(output_layer_(after_norm_(x.select(1, added - 1))), -1,
-                            torch::kFloat32);
+  return log_probs;
 }
 
 }  // namespace tutti::speech

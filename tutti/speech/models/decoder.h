@@ -15,6 +15,7 @@
 #include "tutti/speech/models/attention.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
+#include "tutti/speech/models/step_graph.h"
 #include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {
@@ -35,24 +36,36 @@ struct DecoderSettings {
 };
 
 // Keys and values of a search in progress. Rows of hypotheses lie utterance by utterance: row
-// u * beam + i is hypothesis i of utterance u. A value type that shares its tensors when copied.
+// u * beam + i is hypothesis i of utterance u. Moves, does not copy.
+//
+// On a CPU a row holds all of its hypothesis, and reorder() copies rows. On a GPU a row holds what
+// was said in it, `ancestors` says where the rest of its hypothesis lies, and a step runs as one
+// recorded launch.
 struct DecoderCache {
   torch::Tensor memory_kv;    // (layers, 2, U, H, T, dk)
   torch::Tensor memory_bias;  // (U, 1, 1, T): 0 or -inf, or undefined when nothing is padded
   torch::Tensor self_kv;    // (layers, 2, N, H, capacity, dk); only [.. :length ..] means anything
   torch::Tensor spare;      // same shape; the other half of the double buffer of reorder()
+  torch::Tensor ancestors;  // (N, capacity) int32; undefined: rows are whole
+  torch::Tensor position;   // (1) int64, = length; where ancestors are
+  torch::Tensor tokens;     // (N, 1) int64, the newest; where ancestors are
+  torch::Tensor table;      // (capacity, D) position vectors; where ancestors are
   std::int64_t length = 0;  // tokens seen so far
   std::int64_t beam = 1;
+  StepGraph graph;
 
   std::int64_t num_utterances() const { return memory_kv.size(2); }
   std::int64_t num_hypotheses() const { return self_kv.size(2); }
+  std::int64_t capacity() const { return self_kv.size(4); }
   // New row i continues old row parents_N[i] (int64, on the cache's device). A parent belongs to
   // the same utterance: memory is not moved.
   void reorder(const torch::Tensor& parents_N);
   // Keeps these utterances only, in this order, with all their hypotheses.
   void select_utterances(const torch::Tensor& utterances);
-  // From one hypothesis per utterance to `beam` copies of it (after a first step at beam 1).
-  void expand_beam(std::int64_t beam);
+  // Room for so many tokens.
+  void reserve(std::int64_t capacity);
+  // Makes rows whole again.
+  void settle();
 };
 
 class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable {
@@ -61,10 +74,9 @@ class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable 
   // tgt (B, L, D); masks as Attention wants them.
   torch::Tensor forward(torch::Tensor tgt, const torch::Tensor& tgt_bias,
                         const torch::Tensor& memory, const torch::Tensor& memory_bias);
-  // x (N, L, D) new tokens; self_kv (2, N, H, capacity, dk), memory_kv (2, U, H, T, dk).
-  torch::Tensor step(torch::Tensor x, const torch::Tensor& self_kv, std::int64_t past,
-                     const torch::Tensor& causal_bias, const torch::Tensor& memory_kv,
-                     const torch::Tensor& memory_bias, std::int64_t beam);
+  // x (N, L, D) new tokens of layer `layer` of the cache.
+  torch::Tensor step(torch::Tensor x, const DecoderCache& cache, std::int64_t layer,
+                     const torch::Tensor& causal_bias);
   // Keys and values of the memory, (2, U, H, T, dk).
   torch::Tensor project_memory(const torch::Tensor& memory_UTD);
 
@@ -95,7 +107,9 @@ class TransformerDecoderImpl : public torch::nn::Module {
   const DecoderSettings& settings() const { return settings_; }
 
  private:
-  torch::Tensor embed_tokens(const torch::Tensor& tokens_BL, std::int64_t first_position);
+  torch::Tensor embed_tokens(const torch::Tensor& tokens_BL, const torch::Tensor& positions_LD);
+  torch::Tensor run_step(const torch::Tensor& tokens_NL, const torch::Tensor& positions_LD,
+                         const torch::Tensor& causal, const DecoderCache& cache);
 
   Embedding embedding_{nullptr};
   std::vector<DecoderLayer> layers_;

@@ -12,22 +12,15 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
-#include "tutti/core/subprocess.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/builders/numbers.h"
+#include "tutti/systems/builders/voices.h"
 #include "tutti/systems/dataset_builder.h"
 
 namespace tutti::systems {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kTrainVariants = {
-    "m1",    "m2",      "m3",    "m4",    "m6",   "m7",    "m8",    "f1",      "f2",   "f3",
-    "f5",    "Alex",    "Andy",  "Denis", "Gene", "Lee",   "Mario", "Michael", "Mike", "linda",
-    "Annie", "belinda", "steph", "max",   "adam", "david", "john",  "paul"};
-constexpr std::array kTestVariants = {"m5", "f4", "Alicia", "rob", "Hugo", "steph2"};
-constexpr std::array kAccents = {"en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-029"};
 
 struct DigitsSettings {
   int num_train = 1600;
@@ -74,17 +67,14 @@ class DigitsBuilder final : public DatasetBuilder {
       throw DataError("no recordings in " + settings.human_dir,
                       "install asterisk-core-sounds-en-wav, or set human_dir");
     make_folders(context.data_dir / "wav");
-    auto train = speak(context, settings, "train", settings.num_train,
-                       {kTrainVariants.begin(), kTrainVariants.end()});
+    auto train = speak(context, settings, "train", settings.num_train, training_variants());
     std::set<std::string> used;
     const auto human = join_recordings(context, settings, "human_train", settings.num_human, used);
     train.insert(train.end(), human.begin(), human.end());
     write_manifest(manifest_path(context.data_dir, "valid"),
-                   speak(context, settings, "valid", settings.num_valid,
-                         {kTrainVariants.begin(), kTrainVariants.end()}));
+                   speak(context, settings, "valid", settings.num_valid, training_variants()));
     write_manifest(manifest_path(context.data_dir, "test_voices"),
-                   speak(context, settings, "test_voices", settings.num_test,
-                         {kTestVariants.begin(), kTestVariants.end()}));
+                   speak(context, settings, "test_voices", settings.num_test, test_variants()));
     write_manifest(manifest_path(context.data_dir, "test_human"),
                    join_recordings(context, settings, "test_human", settings.num_human / 4, used));
     write_manifest(manifest_path(context.data_dir, "train"), train);
@@ -99,13 +89,9 @@ class DigitsBuilder final : public DatasetBuilder {
       Random rng({settings.seed, hash64(split), i});
       const std::string text = random_text(rng);
       const std::string variant = variants[rng.below(variants.size())];
-      const std::string voice = fmt::format("{}+{}", kAccents[rng.below(kAccents.size())], variant);
       const std::string id = fmt::format("{}_{:05}", split, i);
       const fs::path wav = context.data_dir / "wav" / (id + ".wav");
-      const auto result = run_command(
-          {.argv = {"espeak-ng", "-v", voice, "-s", std::to_string(130 + rng.below(60)), "-p",
-                    std::to_string(30 + rng.below(40)), "-w", wav.string(), text}});
-      if (!result.ok()) throw DataError(result.describe(), "install espeak-ng");
+      speak_with_espeak(text, variant, rng, wav);
       utterances[i] = {
           {"id", id}, {"audio", "wav/" + id + ".wav"}, {"text", text}, {"speaker", variant}};
     });

@@ -1,5 +1,6 @@
 // The Free Spoken Digit Dataset: isolated digits of several speakers. The last speaker by name (or
-// `test_speaker`) is never heard in training. noise.scp lists noises for augmentation.
+// `test_speaker`) is never heard in training. `num_synthetic` digits by synthetic voices may be
+// added to training's few people. noise.scp lists noises for augmentation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/builders/archives.h"
 #include "tutti/systems/builders/numbers.h"
+#include "tutti/systems/builders/voices.h"
 
 namespace tutti::systems {
 namespace {
@@ -63,6 +65,32 @@ void write_noises(const fs::path& data_dir, const std::vector<Json>& train) {
   write_file_atomic(data_dir / "noise.scp", scp);
 }
 
+// Digits by voices nobody recorded here, a third by flite's, at the recordings' sample rate and
+// without the silence around them.
+std::vector<Json> speak_digits(const fs::path& data_dir, std::size_t count) {
+  make_folders(data_dir / "synthetic");
+  std::vector<Json> utterances(count);
+  for_each_parallel("speaking digits", count, [&](std::size_t i) {
+    Random rng({hash64("fsdd voices"), i});
+    const std::string digit(1, static_cast<char>('0' + i % 10)), text = digits_in_words(digit);
+    const std::string id = fmt::format("synthetic_{:05}", i);
+    const fs::path wav = data_dir / "synthetic" / (id + ".wav");
+    const auto& variants = training_variants();
+    const std::string voice =
+        i / 10 % 3 == 0 ? speak_with_flite(text, rng, wav)
+                        : speak_with_espeak(text, variants[rng.below(variants.size())], rng, wav);
+    data::Audio audio = data::read_audio(wav, {.sample_rate = 8000});
+    const auto loud = [](float x) { return std::abs(x) > 0.01F; };
+    auto& samples = audio.samples;
+    samples.erase(std::find_if(samples.rbegin(), samples.rend(), loud).base(), samples.end());
+    samples.erase(samples.begin(), std::find_if(samples.begin(), samples.end(), loud));
+    data::write_wav(wav, audio);
+    utterances[i] = {
+        {"id", id}, {"audio", "synthetic/" + id + ".wav"}, {"text", text}, {"speaker", voice}};
+  });
+  return utterances;
+}
+
 class FsddBuilder final : public DatasetBuilder {
  public:
   std::vector<std::string> splits() const override { return {"train", "valid", "test"}; }
@@ -101,10 +129,14 @@ class FsddBuilder final : public DatasetBuilder {
       for (std::size_t i = 0; i < utterances.size(); ++i)
         (i % 20 == 7 ? valid : train).push_back(utterances[i]);
     }
+    const auto num_synthetic = context.options["num_synthetic"].value_or(std::uint64_t{0});
+    const std::vector<Json> synthetic = speak_digits(context.data_dir, num_synthetic);
+    const std::vector<Json> people = train;
+    train.insert(train.end(), synthetic.begin(), synthetic.end());
     // Files are ordered by digit and speaker; batches are cut from the order of the manifest.
     Random rng({hash64("fsdd order")});
     for (std::size_t i = train.size(); i > 1; --i) std::swap(train[i - 1], train[rng.below(i)]);
-    write_noises(context.data_dir, train);
+    write_noises(context.data_dir, people);
     write_manifest(manifest_path(context.data_dir, "valid"), valid);
     write_manifest(manifest_path(context.data_dir, "test"), by_speaker[held_out]);
     write_manifest(manifest_path(context.data_dir, "train"), train);
