@@ -2,7 +2,8 @@
 //
 //   trainer_rank dir=/tmp/x steps=20 batch=4 accum=1 precision=64-true fault=kill fault_rank=1 ...
 //
-// RANK, WORLD_SIZE and RUN_ID come from the environment. Writes DIR/final-<rank>.safetensors and
+// RANK, WORLD_SIZE and RUN_ID come from the environment, or with launched=1 all that `tutti launch`
+// tells; faults happen in its first life only. Writes DIR/final-<rank>.safetensors and
 // prints "done steps=N" at the end.
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -61,9 +62,11 @@ std::shared_ptr<toy::NetBase> make_net(const Options& options) {
 // Misbehaves on one rank in one training step (or from it on).
 class FaultyModel final : public toy::Model {
  public:
-  FaultyModel(const Options& options, int rank)
+  FaultyModel(const Options& options, const launch::RankContext& rank)
       : toy::Model(make_net(options)),
-        fault_(rank == options.number("fault_rank", -1) ? options.text("fault", "") : ""),
+        fault_(rank.rank == options.number("fault_rank", -1) && rank.restart_count == 0
+                   ? options.text("fault", "")
+                   : ""),
         step_(options.number("fault_step", 5)) {}
 
   StepOutput training_step(const Batch& batch) override {
@@ -159,12 +162,19 @@ class DeviceTools {
   std::string trace_;
 };
 
-int run(const Options& options) {
+launch::RankContext own_rank(const Options& options) {
+  if (options.number("launched", 0))
+    return launch::detect(launch::current_environment(), {.accelerator = "cpu"}).rank;
   launch::RankContext rank;
   rank.rank = rank.local_rank = std::stoi(std::getenv("RANK"));
-  rank.world_size = rank.local_world_size = std::stoi(std::getenv("WORLD_SIZE"));
+  rank.world_size = std::stoi(std::getenv("WORLD_SIZE"));
   rank.local_world_size = options.number("local_world", rank.world_size);
   rank.run_id = std::getenv("RUN_ID");
+  return rank;
+}
+
+int run(const Options& options) {
+  const launch::RankContext rank = own_rank(options);
   const std::string device = options.text("device", "cpu");
   log::configure({.rank = rank.rank});
   at::set_num_threads(1);
@@ -179,7 +189,7 @@ int run(const Options& options) {
   const bool odd = rank.rank == options.number("fault_rank", -1);
 
   StopSignals signals;
-  FaultyModel model(options, rank.rank);
+  FaultyModel model(options, rank);
   if (fault == "shape" && odd)
     model.module()->as<toy::NetImpl>()->register_parameter("extra", torch::zeros({3, 2}));
   auto data = toy::batches(options.number("batches", 40), options.number("batch", 4));

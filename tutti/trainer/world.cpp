@@ -67,12 +67,6 @@ std::string choose_backend(const WorldOptions& options) {
   return gloo_available() ? "gloo" : "tcp";
 }
 
-// The address of this host that the others reach; empty: let Gloo find it. Ranks of one node need
-// no name resolution.
-std::string own_address(const launch::RankContext& rank) {
-  return rank.num_nodes == 1 ? "127.0.0.1" : "";
-}
-
 // A kernel that waits for a lost rank blocks the host; aborting lets it run into the error.
 class AbortList {
  public:
@@ -102,7 +96,7 @@ std::shared_ptr<Collectives> connect(const std::shared_ptr<launch::ControlPlane>
   control.set_phase("connecting " + backend);
   auto store = std::make_shared<StoreKeyValue>(plane->open_store(), name.empty() ? "" : name + "/");
   if (backend == "gloo")
-    return make_gloo_collectives(std::move(store), own, size, own_address(rank));
+    return make_gloo_collectives(std::move(store), own, size, plane->own_address());
   if (backend == "tcp") {
     if (size != rank.world_size)
       throw ConfigError("trainer: groups of ranks need Gloo or NCCL, got tcp",
