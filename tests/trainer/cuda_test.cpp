@@ -1,4 +1,5 @@
-// The loop on a GPU: precisions, the fused optimizer, NCCL, out of memory, exact resume.
+// The loop on a GPU: precisions, the fused optimizer, NCCL, out of memory, exact resume, batches
+// and gradients that travel beside the computation.
 #include <c10/cuda/CUDAFunctions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +7,12 @@
 #include <map>
 
 #include "tests/trainer/toy.h"
+#include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/trainer/collectives/nccl.h"
+#include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/loop.h"
+#include "tutti/trainer/world.h"
 
 namespace tutti::trainer {
 namespace {
@@ -158,9 +162,92 @@ TEST_F(Cuda, DdpOverNcclEqualsOneRankAlone) {
   const at::Tensor expected = fit_and_take_weights(alone);
   InProcess store;
   const auto nccl = make_nccl_collectives(store, 0, 1, at::Device("cuda:0"), *control);
-  const auto ddp = make_ddp_strategy(*nccl, *control, /*find_unused=*/false);
+  const auto ddp = make_ddp_strategy(*nccl, *control, {});
   EXPECT_LT((fit_and_take_weights(with_ddp, ddp.get()) - expected).abs().max().item<double>(),
             1e-6);
+}
+
+// Batches a loader would make: big enough that a copy takes a while, and telling themselves apart.
+std::vector<Batch> marked_batches(int count, std::int64_t size) {
+  std::vector<Batch> batches;
+  for (int i = 0; i < count; ++i) {
+    Batch batch;
+    batch.tensors["x"] = torch::full({size}, i, torch::kFloat);
+    batch.tensors["x_lengths"] = torch::full({4}, i, torch::kLong);
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+TEST_F(Cuda, FeedHandsOutTheRightBatchesWhileTheDeviceIsBusy) {
+  MemorySource source(marked_batches(40, 4 << 20), 0, 1);
+  DeviceFeed feed(source.open({}), Precision(PrecisionMode::k32, torch::kCUDA), torch::kCUDA);
+  const at::Tensor a = torch::randn({4096, 4096}, torch::device(torch::kCUDA));
+  std::vector<at::Tensor> sums;
+  for (int i = 0; i < 40; ++i) {
+    auto batch = feed.next();
+    ASSERT_TRUE(batch);
+    EXPECT_TRUE((*batch)["x"].is_cuda());
+    EXPECT_TRUE((*batch)["x_lengths"].is_cpu());  // models read it on the host
+    // Read late: what waits behind it must not be overwritten by the copies after it.
+    const at::Tensor work = a.mm(a).mm(a);
+    sums.push_back((*batch)["x"].mean() + 0 * work[0][0]);
+  }
+  EXPECT_FALSE(feed.next());
+  EXPECT_FALSE(feed.next());
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(i)].item<float>(), i);
+}
+
+TEST_F(Cuda, NextBatchIsCopiedDuringTheStep) {
+  MemorySource source(marked_batches(2, 16 << 20), 0, 1);
+  DeviceFeed feed(source.open({}), Precision(PrecisionMode::kBf16True, torch::kCUDA), torch::kCUDA);
+  const at::Tensor a = torch::randn({8192, 8192}, torch::device(torch::kCUDA));
+  a.mm(a).mean().item<float>();  // warm
+  feed.next();
+  at::Tensor work = a;
+  for (int i = 0; i < 200; ++i) work = work.mm(a);  // seconds
+  c10::Event end(torch::kCUDA);
+  end.record(c10::impl::VirtualGuardImpl(torch::kCUDA).getStream(a.device()));
+  const auto batch = feed.next();
+  EXPECT_FALSE(end.query()) << "the copy waited for the computation";
+  EXPECT_EQ((*batch)["x"].scalar_type(), torch::kBFloat16);
+  EXPECT_EQ((*batch)["x"].to(torch::kFloat).mean().item<float>(), 1);
+}
+
+TEST_F(Cuda, FeedThrowsWhatItsStreamThrows) {
+  struct Broken final : BatchStream {
+    std::optional<Batch> next() override { throw DataError("utt_9: the file is truncated"); }
+  };
+  DeviceFeed feed(std::make_unique<Broken>(), Precision(PrecisionMode::k32, torch::kCUDA),
+                  torch::kCUDA);
+  EXPECT_THROW(feed.next(), DataError);
+}
+
+TEST_F(Cuda, LoaderMemoryIsPinned) {
+  const auto memory = host_allocator(torch::kCUDA)(1 << 20);
+  const at::Tensor tensor = torch::from_blob(memory.get(), {1 << 18}, torch::kFloat);
+  EXPECT_TRUE(tensor.is_pinned());
+}
+
+TEST_F(Cuda, OffloadedGradientsArriveBeforeTheyAreUsed) {
+  settings.accumulate_grad_batches = 2;
+  settings.gradient_clip_val = 0.1;
+  toy::Model alone, offloaded;
+  const at::Tensor expected = fit_and_take_weights(alone);
+  World world = join_world({}, {.device = "cuda:0"});
+  FsdpOptions options;
+  options.cpu_offload = true;
+  options.units.min_params = 50;
+  const auto fsdp = make_strategy("fsdp", world, options);
+  fit_and_take_weights(offloaded, fsdp.get());
+  std::map<std::string, at::Tensor> parts;
+  for (const auto& [name, placement] : *fsdp->placements()) {
+    EXPECT_TRUE(placement.part.is_cpu());
+    parts[name] = placement.part.detach().to(torch::kDouble);
+  }
+  std::vector<at::Tensor> all;
+  for (const auto& [name, p] : offloaded.named_parameters()) all.push_back(parts.at(name));
+  EXPECT_LT((at::cat(all) - expected).abs().max().item<double>(), 1e-5);
 }
 
 }  // namespace

@@ -44,6 +44,70 @@ TEST(Ddp, OwnTcpRingTrainsTheSame) {
   EXPECT_LT(largest_difference(one, three), 1e-12);
 }
 
+// Four utterances, one per batch, three ranks: in every second step two ranks have nothing.
+TEST(Ddp, RanksWithoutUtterancesTakePartWithNoWeight) {
+  TempFolder folder;
+  const Words common = {"epochs=5", "steps=-1", "batches=4", "batch=1"};
+  const auto at = [&](const std::string& name, int world, const Words& more) {
+    Words words = common;
+    words.insert(words.end(), more.begin(), more.end());
+    return train(folder.path() / name, world, words);
+  };
+  const auto alone = at("alone", 1, {"accum=3"});
+  EXPECT_LT(largest_difference(alone, at("ddp", 3, {"pad=1"})), 1e-12);
+  EXPECT_LT(largest_difference(
+                alone, at("find_unused", 3, {"pad=1", "strategy=ddp_find_unused_parameters_true"})),
+            1e-12);
+  EXPECT_LT(
+      largest_difference(at("alone_whole", 1, {"accum=6"}), at("accum", 3, {"pad=1", "accum=2"})),
+      1e-12);
+}
+
+TEST(Ddp, ParametersUsedInOneMicroBatchOnlyKeepTheirGradient) {
+  TempFolder folder;
+  const Words common = {"epochs=3", "steps=-1", "batches=8", "batch=1", "rare=1"};
+  const auto at = [&](const std::string& name, int world, const Words& more) {
+    Words words = common;
+    words.insert(words.end(), more.begin(), more.end());
+    return train(folder.path() / name, world, words);
+  };
+  const auto alone = at("alone", 1, {"accum=4"});
+  EXPECT_LT(largest_difference(alone, at("ddp", 2, {"accum=2"})), 1e-12);
+  EXPECT_LT(largest_difference(alone, at("find_unused", 2,
+                                         {"accum=2", "strategy=ddp_find_unused_parameters_true"})),
+            1e-12);
+}
+
+TEST(Ddp, BucketSizeComesFromTheConfig) {
+  TempFolder folder;
+  const auto buckets = [&](const std::string& strategy) {
+    Ranks ranks = start(folder.path(), 2,
+                        {"steps=2", "depth=8", "width=128", "strategy=config",
+                         "trainer={strategy: " + strategy + "}"});
+    expect_all_ok(ranks);
+    const std::string log = ranks.log(0), before = "gradients are summed in ";
+    const std::size_t place = log.find(before);
+    return place == std::string::npos ? -1 : std::stoi(log.substr(place + before.size()));
+  };
+  // 8 blocks of half a MiB.
+  EXPECT_EQ(buckets("ddp"), 2);
+  EXPECT_GE(buckets("{_target_: ddp, bucket_cap_mb: 1}"), 4);
+}
+
+TEST(Faults, RankThatIsAliveButStuckIsNamedAfterTheTimeout) {
+  const std::string log = fault_seen_by_rank_zero(
+      "hang", {"strategy=config", "trainer={timeout: 2, strategy: ddp}"}, true);
+  EXPECT_THAT(log, HasSubstr("rank 1"));
+  EXPECT_THAT(log, HasSubstr("last doing: epoch 0 step 5"));
+}
+
+TEST(Faults, RankStuckBetweenGathersIsNamedAfterTheTimeout) {
+  const std::string log = fault_seen_by_rank_zero(
+      "hang", {"strategy=config", "depth=2", "trainer={timeout: 2, strategy: fsdp}"}, true);
+  EXPECT_THAT(log, HasSubstr("rank 1"));
+  EXPECT_THAT(log, HasSubstr("last doing: epoch 0 step 5"));
+}
+
 TEST(Faults, KilledRankIsNamed) {
   EXPECT_THAT(fault_seen_by_rank_zero("kill"), HasSubstr("rank 1"));
 }

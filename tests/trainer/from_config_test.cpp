@@ -99,7 +99,7 @@ TEST(FromConfig, LoggersAreMadeOnRankZero) {
       "lightning.pytorch.loggers.TensorBoardLogger, save_dir: " +
           folder.path().string() + ", name: tb}}\n",
       folder.path(), 0);
-  EXPECT_FALSE(plan.loggers.empty());
+  EXPECT_EQ(plan.loggers.size(), 2u);  // and metrics.jsonl, once
   EXPECT_FALSE(std::filesystem::is_empty(folder.path() / "tb"));
 }
 
@@ -107,7 +107,8 @@ TEST(FromConfig, NamedOptimizersNeedMatchingNames) {
   const TrainingPlan plan = plan_of(R"(
 optimizers:
   generator: {optimizer: {_target_: torch.optim.Adam, lr: 0.1}, params: generator}
-  critic: {optimizer: {_target_: torch.optim.SGD, lr: 0.2}, params: critic}
+  critic: {optimizer: {_target_: torch.optim.SGD, lr: 0.2}, params: critic,
+           gradient_clip_val: 0.5, gradient_clip_algorithm: value}
 schedulers:
   generator: {scheduler: {_target_: espnet2.schedulers.noam_lr.NoamLR}, interval: step}
 trainer: {max_epochs: 1}
@@ -116,6 +117,18 @@ trainer: {max_epochs: 1}
   EXPECT_EQ(plan.optimizers[0].name, "generator");
   EXPECT_EQ(plan.optimizers[0].schedule.kind, ScheduleKind::kNoam);
   EXPECT_EQ(plan.optimizers[1].params, "critic");
+  EXPECT_FALSE(plan.optimizers[0].gradient_clip_val);
+  EXPECT_EQ(plan.optimizers[1].gradient_clip_val, 0.5);
+  EXPECT_EQ(plan.optimizers[1].gradient_clip_algorithm, ClipAlgorithm::kValue);
+}
+
+TEST(FromConfig, TimeoutAndBucketsReachTheRanks) {
+  const TrainingPlan plan = plan_of(R"(
+optimizer: {_target_: torch.optim.Adam}
+trainer: {timeout: "00:05:00", strategy: {_target_: ddp, bucket_cap_mb: 50}}
+)");
+  EXPECT_EQ(plan.world_options("cpu").timeout, 300);
+  EXPECT_EQ(plan.strategy.bucket_cap_mb, 50);
 }
 
 TEST(FromConfig, AllMistakesAtOnce) {

@@ -45,6 +45,15 @@ std::vector<double> gradient_norms(const fs::path& dir) {
   return out;
 }
 
+TEST(Fsdp, RanksWithoutUtterancesTakePartWithNoWeight) {
+  TempFolder folder;
+  const Words alone = {"epochs=5", "steps=-1", "batches=4", "batch=1", "accum=3", "depth=2"};
+  const Words ranks = {"epochs=5", "steps=-1", "batches=4", "batch=1", "pad=1", "depth=2"};
+  EXPECT_LT(largest_difference(flattened(train(folder.path() / "alone", 1, alone)),
+                               train_sharded(folder.path() / "fsdp", 3, ranks)),
+            1e-12);
+}
+
 TEST(Fsdp, GivesTheWeightsAndGradientNormsOfOtherStrategies) {
   TempFolder folder;
   const auto at_world = [](int world, int accumulate) -> Words {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "tests/trainer/toy.h"
 #include "tutti/core/error.h"
 #include "tutti/trainer/loop.h"
@@ -67,6 +69,38 @@ TEST(NamedOptimizers, ALossMovesOnlyItsOwnParameters) {
   model.critic_too = true;
   run(model, {sgd("maker", "maker"), sgd("critic", "critic")});
   EXPECT_FALSE(critic.to(at::kDouble).equal(model.named_parameters()[2].second.detach()));
+}
+
+TEST(NamedOptimizers, EachIsClippedByItsOwnLimit) {
+  const auto moved = [](std::optional<double> maker, std::optional<double> critic,
+                        ClipAlgorithm algorithm) {
+    torch::manual_seed(3);
+    Adversaries model;
+    std::vector<at::Tensor> before, after;
+    for (const auto& [name, p] : model.named_parameters())
+      before.push_back(p.detach().to(at::kDouble).clone());
+    OptimizerSpec first = sgd("maker", "maker"), second = sgd("critic", "critic");
+    first.gradient_clip_val = maker;
+    second.gradient_clip_val = critic;
+    first.gradient_clip_algorithm = second.gradient_clip_algorithm = algorithm;
+    run(model, {first, second});
+    const auto parameters = model.named_parameters();
+    const auto norm = [&](std::size_t a, std::size_t b) {
+      return std::hypot((parameters[a].second.detach() - before[a]).norm().item<double>(),
+                        (parameters[b].second.detach() - before[b]).norm().item<double>());
+    };
+    return std::pair{norm(0, 1), norm(2, 3)};  // of the maker, of the critic
+  };
+  constexpr double kMost = 5 * 0.1 * 1e-3;  // steps x rate x limit
+  const auto free = moved(std::nullopt, std::nullopt, ClipAlgorithm::kNorm);
+  EXPECT_GT(free.first, 2 * kMost);
+  EXPECT_GT(free.second, 2 * kMost);
+  const auto one = moved(1e-3, std::nullopt, ClipAlgorithm::kNorm);
+  EXPECT_LE(one.first, kMost * 1.0001);
+  EXPECT_GT(one.second, 2 * kMost);
+  const auto other = moved(std::nullopt, 1e-3, ClipAlgorithm::kValue);
+  EXPECT_GT(other.first, 2 * kMost);
+  EXPECT_LE(other.second, kMost * std::sqrt(2.0) * 1.0001);  // two elements
 }
 
 TEST(NamedOptimizers, EveryParameterHasExactlyOneOwner) {

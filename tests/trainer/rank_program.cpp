@@ -2,10 +2,12 @@
 //
 //   trainer_rank dir=/tmp/x steps=20 batch=4 accum=1 precision=64-true fault=kill fault_rank=1 ...
 //
-// RANK, WORLD_SIZE and RUN_ID come from the environment. Writes DIR/final-<rank>.safetensors and
-// prints "done steps=N" at the end.
+// RANK, WORLD_SIZE and RUN_ID come from the environment, or with launched=1 all that `tutti launch`
+// tells; faults happen in its first life only. Writes DIR/final-<rank>.safetensors and
+// prints "done steps=N" at the end. strategy=config trainer='{...}' reads YAML.
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -20,9 +22,11 @@
 #endif
 
 #include "tests/trainer/toy.h"
+#include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/launch/rank.h"
+#include "tutti/trainer/from_config.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/world.h"
 
@@ -61,16 +65,20 @@ std::shared_ptr<toy::NetBase> make_net(const Options& options) {
 // Misbehaves on one rank in one training step (or from it on).
 class FaultyModel final : public toy::Model {
  public:
-  FaultyModel(const Options& options, int rank)
+  FaultyModel(const Options& options, const launch::RankContext& rank)
       : toy::Model(make_net(options)),
-        fault_(rank == options.number("fault_rank", -1) ? options.text("fault", "") : ""),
-        step_(options.number("fault_step", 5)) {}
+        fault_(rank.rank == options.number("fault_rank", -1) && rank.restart_count == 0
+                   ? options.text("fault", "")
+                   : ""),
+        step_(options.number("fault_step", 5)),
+        rare_(options.number("rare", 0) != 0) {}
 
   StepOutput training_step(const Batch& batch) override {
     const int call = calls_++;
     if (call >= step_ && !fault_.empty()) {
       if (fault_ == "kill") ::raise(SIGKILL);
       if (fault_ == "stop") ::raise(SIGSTOP);
+      while (fault_ == "hang") ::pause();  // alive, and beating
       if (fault_ == "oom") torch::empty({1ll << 60});
       if (fault_ == "throw") throw DataError("utt_13: the transcript is empty");
       if (fault_ == "sigterm" && call == step_) ::raise(SIGTERM);
@@ -81,7 +89,9 @@ class FaultyModel final : public toy::Model {
       const auto w = module()->named_parameters()["first.weight"].flatten()[0];
       out.loss = out.loss + torch::sqrt(w - w.detach());
     }
-    if (call >= step_ && fault_ == "unused") {
+    // Two batches of four use one parameter only.
+    const bool rare = rare_ && std::stoi(batch.utt_ids.at(0).substr(4)) / 2 % 2 == 1;
+    if (rare || (call >= step_ && fault_ == "unused")) {
       const auto w = module()->named_parameters()["second.bias"];
       out.loss = torch::mse_loss(batch["x"].sum(), batch["x"].sum() + w.sum());
     }
@@ -94,6 +104,7 @@ class FaultyModel final : public toy::Model {
  private:
   std::string fault_;
   int step_;
+  bool rare_;
   int calls_ = 0;
 };
 
@@ -159,27 +170,39 @@ class DeviceTools {
   std::string trace_;
 };
 
-int run(const Options& options) {
+launch::RankContext own_rank(const Options& options) {
+  if (options.number("launched", 0))
+    return launch::detect(launch::current_environment(), {.accelerator = "cpu"}).rank;
   launch::RankContext rank;
   rank.rank = rank.local_rank = std::stoi(std::getenv("RANK"));
-  rank.world_size = rank.local_world_size = std::stoi(std::getenv("WORLD_SIZE"));
+  rank.world_size = std::stoi(std::getenv("WORLD_SIZE"));
   rank.local_world_size = options.number("local_world", rank.world_size);
   rank.run_id = std::getenv("RUN_ID");
+  return rank;
+}
+
+int run(const Options& options) {
+  const launch::RankContext rank = own_rank(options);
   const std::string device = options.text("device", "cpu");
   log::configure({.rank = rank.rank});
   at::set_num_threads(1);
   const std::filesystem::path dir = options.text("dir", "");
   const DeviceTools tools(options);
-  World world =
-      join_world(rank, {.run_folder = dir,
-                        .device = device,
-                        .backend = options.text("backend", "auto"),
-                        .heartbeat_timeout = std::stod(options.text("heartbeat_timeout", "4"))});
+  const TrainingPlan plan =
+      plan_training(config::parse_yaml("optimizer: {_target_: torch.optim.Adam}\ntrainer: " +
+                                           options.text("trainer", "{max_epochs: 1}"),
+                                       "the test's config"),
+                    {.exp_dir = dir, .device = device, .rank = 1});
+  WorldOptions meeting = plan.world_options(device);
+  meeting.run_folder = dir;
+  meeting.backend = options.text("backend", "auto");
+  meeting.heartbeat_timeout = std::stod(options.text("heartbeat_timeout", "4"));
+  World world = join_world(rank, meeting);
   const std::string fault = options.text("fault", "");
   const bool odd = rank.rank == options.number("fault_rank", -1);
 
   StopSignals signals;
-  FaultyModel model(options, rank.rank);
+  FaultyModel model(options, rank);
   if (fault == "shape" && odd)
     model.module()->as<toy::NetImpl>()->register_parameter("extra", torch::zeros({3, 2}));
   auto data = toy::batches(options.number("batches", 40), options.number("batch", 4));
@@ -189,6 +212,8 @@ int run(const Options& options) {
       for (Batch& batch : *batches)
         for (auto& [name, tensor] : batch.tensors) tensor = tensor.to(torch::kFloat);
   if (fault == "plan" && odd) data.resize(data.size() - 2);
+  if (options.number("pad", 0))  // as a plan does with a last group smaller than the world
+    while (data.size() % static_cast<std::size_t>(rank.world_size) != 0) data.emplace_back();
   MemorySource train(data, rank.rank, rank.world_size);
   // A stream of unknown length that ends early on one rank.
   struct Stream final : DataSource {
@@ -202,8 +227,9 @@ int run(const Options& options) {
     std::uint64_t plan_hash(std::int64_t) const override { return 0; }
   } stream(train, odd);
   MemorySource valid(valid_data, rank.rank, rank.world_size);
-  const auto strategy =
-      make_strategy(options.text("strategy", "auto"), world, fsdp_options(options));
+  const std::string chosen = options.text("strategy", "auto");
+  const auto strategy = chosen == "config" ? plan.make_strategy(world)
+                                           : make_strategy(chosen, world, fsdp_options(options));
 
   LoopSettings settings;
   settings.device = device;

@@ -45,6 +45,7 @@ class ThreadControl final : public Control {
   void set_phase(const std::string&) override {}
   void fail(const std::string&) noexcept override {}
   void check_peers(std::chrono::milliseconds) override {}
+  void still_waiting(const std::string& what) override { throw CommError(what); }
   void finish() override {}
 
  private:

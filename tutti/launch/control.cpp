@@ -111,6 +111,7 @@ class ControlPlane::Impl {
     }
     connect();
     members_ = client_->wait_ready(rank.world_size);
+    if (rank.num_nodes > 1) find_own_address();
   }
 
   ~Impl() {
@@ -131,6 +132,7 @@ class ControlPlane::Impl {
   std::unique_ptr<Hub> hub_;  // rank 0 only
   std::unique_ptr<ControlClient> client_;
   std::string hub_host_ = "127.0.0.1";
+  std::string own_address_ = "127.0.0.1";
   std::string secret_;
   int store_port_ = 0;
   std::uint64_t agreement_ = 0;           // the call between agree_begin and agree_end
@@ -203,6 +205,7 @@ class ControlPlane::Impl {
                                             hello_of(rank_, options_),
                                             std::min(deadline, deadline_in(Timeout(3))), welcome);
       hub_host_ = meeting.address.host;
+      ends_ = connection_ends(channel.fd());
       secret_ = meeting.secret;
       store_port_ = Parser(welcome).get<std::int32_t>();
       client_ = std::make_unique<ControlClient>(
@@ -217,6 +220,29 @@ class ControlPlane::Impl {
     return false;
   }
 
+  // Who sits on rank 0's machine knows only addresses of its own choice, a loopback one perhaps; it
+  // takes the one under which a rank of another machine has come.
+  void find_own_address() {
+    const std::string mine = Builder().text(ends_.own).text(ends_.peer).take();
+    const std::string body = client_->end_call(
+        client_->begin_call(CallKind::kGather, "addresses", mine, options_.timeout));
+    Parser all(body);
+    std::string found = ends_.own;
+    bool replaced = ends_.own != ends_.peer;  // a connection to another machine
+    for (int rank = 0; rank < rank_.world_size; ++rank) {
+      const std::string part = all.text();
+      Parser ends(part);
+      const std::string own = ends.text(), hub = ends.text();
+      if (!replaced && own != hub) {
+        found = hub;
+        replaced = true;
+      }
+    }
+    if (!options_.interface.empty()) found = own_addresses(options_.interface).front();
+    if (!found.empty()) own_address_ = found;
+  }
+
+  Ends ends_;
   std::optional<Meeting> own_;  // rank 0 knows itself
 };
 
@@ -233,6 +259,7 @@ std::unique_ptr<ControlPlane> ControlPlane::join(const RankContext& rank,
 const RankContext& ControlPlane::rank() const noexcept { return impl_->rank_; }
 const std::vector<Member>& ControlPlane::members() const noexcept { return impl_->members_; }
 const std::string& ControlPlane::hub_host() const noexcept { return impl_->hub_host_; }
+const std::string& ControlPlane::own_address() const noexcept { return impl_->own_address_; }
 const std::string& ControlPlane::secret() const noexcept { return impl_->secret_; }
 
 std::string ControlPlane::startup_table() const {

@@ -126,6 +126,10 @@ class ControlPlane {
   std::unique_ptr<Store> open_store() const;
   // The address under which this rank reaches rank 0's machine, and the run's secret.
   const std::string& hub_host() const noexcept;
+  // The address of this machine that the other ranks reach, for libraries that listen themselves:
+  // of the interface asked for, else of the way to rank 0 (for rank 0's machine: the address at
+  // which the others found it). A host name may mean something else elsewhere, or nothing.
+  const std::string& own_address() const noexcept;
   const std::string& secret() const noexcept;
 
  private:

@@ -200,6 +200,23 @@ std::vector<std::string> own_addresses(const std::string& interface) {
   return addresses;
 }
 
+Ends connection_ends(int fd) {
+  const auto text = [fd](auto&& ask) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    char host[NI_MAXHOST] = {};
+    if (ask(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof host, nullptr, 0,
+                      NI_NUMERICHOST) != 0)
+      return std::string();
+    std::string found = host;
+    // What a dual-stack listener sees of an IPv4 peer.
+    if (found.starts_with("::ffff:")) found.erase(0, 7);
+    return found;
+  };
+  return {text(::getsockname), text(::getpeername)};
+}
+
 bool Channel::receive(std::vector<Frame>& frames, std::size_t max_frames) {
   bool open = true;
   char buffer[1 << 16];

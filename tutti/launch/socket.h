@@ -45,6 +45,13 @@ std::string host_name();
 // name and every non-loopback address.
 std::vector<std::string> own_addresses(const std::string& interface = {});
 
+// Both ends of a connection as numbers ("10.0.0.3"); empty where the kernel does not say.
+struct Ends {
+  std::string own;
+  std::string peer;
+};
+Ends connection_ends(int fd);
+
 // A framed connection. receive() belongs to one thread; send() and flush() are for one thread too.
 class Channel {
  public:

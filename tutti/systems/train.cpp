@@ -13,6 +13,7 @@
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/stages.h"
 #include "tutti/systems/training_model.h"
+#include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/preemption.h"
 #include "tutti/trainer/world.h"
@@ -33,7 +34,8 @@ struct Sources {
 };
 
 Sources open_sources(const StageContext& context, const launch::RankContext& rank,
-                     std::uint64_t seed, int sample_rate) {
+                     const trainer::LoopSettings& loop, int sample_rate) {
+  const std::uint64_t seed = loop.seed;
   config::Problems problems;
   auto settings = data::parse_dataloader(
       context.training["dataloader"],
@@ -42,6 +44,7 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
   const auto open = [&](const char* split, data::ModeSettings mode) {
     mode.plan.seed = seed;
     mode.plan.world = rank.world_size;
+    mode.loader.allocate = trainer::host_allocator(at::Device(loop.device));
     const auto dataset =
         open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
     const bool training = std::string_view(split) == "train";
@@ -63,19 +66,15 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   trainer::TrainingPlan plan = trainer::plan_training(
       context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
   trainer::StopSignals signals;
-  trainer::World world = trainer::join_world(
-      rank, {.run_folder = exp_dir,
-             .device = device,
-             .must_agree = {{"config", config::to_json(context.training).dump()}}});
-  if (rank.rank == 0) {
-    write_experiment_config(context, exp_dir);
-    plan.loggers.push_back(
-        trainer::make_jsonl_logger(exp_dir / "metrics.jsonl"));  // the report reads it
-  }
+  trainer::WorldOptions meeting = plan.world_options(device);
+  meeting.run_folder = exp_dir;
+  meeting.must_agree = {{"config", config::to_json(context.training).dump()}};
+  trainer::World world = trainer::join_world(rank, meeting);
+  if (rank.rank == 0) write_experiment_config(context, exp_dir);
   torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
   const auto model = make_training_model(context.training);
-  Sources sources = open_sources(context, rank, plan.loop.seed, sample_rate_of(context.training));
-  const auto strategy = trainer::make_strategy(plan.strategy_name(), world, plan.fsdp);
+  Sources sources = open_sources(context, rank, plan.loop, sample_rate_of(context.training));
+  const auto strategy = plan.make_strategy(world);
   trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,
                             .valid = sources.valid.get(),

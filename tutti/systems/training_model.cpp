@@ -7,6 +7,7 @@
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/torchscript_settings.h"
+#include "tutti/trainer/init.h"
 #include "tutti/trainer/torchscript_model.h"
 
 namespace tutti::systems {
@@ -24,8 +25,9 @@ std::unique_ptr<trainer::TrainableModel> make_torchscript(const config::Node& tr
 
 std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) {
   config::Problems problems;
-  const auto settings = speech::read_asr_settings(training, problems);
+  auto settings = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
+  if (settings.init.empty()) settings.init = training["init"].value_or<std::string>("");
   return std::make_unique<speech::AsrTrainable>(speech::AsrModel(speech::Build{}, settings));
 }
 
@@ -40,7 +42,11 @@ std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node&
   const config::Node target = training["model"]["_target_"];
   if (target.is_null()) return make_asr(training);
   const auto found = model_registry().find(target.as<std::string>());
-  if (found != model_registry().end()) return found->second(training);
+  if (found != model_registry().end()) {
+    auto model = found->second(training);
+    trainer::initialize(*model, training["init"].value_or<std::string>(""));
+    return model;
+  }
   std::vector<std::string> known;
   for (const auto& [name, make] : model_registry()) known.push_back(name);
   throw ConfigError(fmt::format("{}: model._target_: got '{}', expected one of {}",

@@ -19,6 +19,9 @@ class LocalControl final : public Control {
   void set_phase(const std::string&) override {}
   void fail(const std::string&) noexcept override {}
   void check_peers(std::chrono::milliseconds) override {}
+  void still_waiting(const std::string& what) override {
+    throw CommError(fmt::format("{} did not end within {} s", what, timeout().count()));
+  }
   void finish() override {}
 };
 
@@ -69,6 +72,7 @@ Verdict agree(Control& control, const Vote& vote) {
   Verdict verdict;
   if (control.world_size() == 1) {
     verdict = {.total_weight = vote.weight,
+               .contributing = vote.weight > 0 ? 1 : 0,
                .groups = vote.groups,
                .any_data = vote.has_data,
                .stop = vote.stop,
@@ -94,6 +98,7 @@ Verdict agree(Control& control, const Vote& vote) {
           "give every rank the same manifest, shape files and dataloader config");
     // Summed in rank order, so that every rank gets the same bits.
     verdict.total_weight += wire.weight;
+    if (wire.weight > 0) ++verdict.contributing;
     verdict.groups |= wire.groups;
     verdict.any_data |= (wire.flags & kHasData) != 0;
     verdict.stop |= (wire.flags & kStop) != 0;

@@ -31,8 +31,21 @@ class Control {
   // Throws CommError if the side channel knows, or learns within `patience`, that a rank failed or
   // went silent; returns otherwise.
   virtual void check_peers(std::chrono::milliseconds patience) = 0;
+  // How long a rank may keep the others waiting: their calls above throw then, and whoever waits
+  // for a tensor calls still_waiting. Heartbeats do not extend it, progress (set_phase) does.
+  std::chrono::duration<double> timeout() const { return timeout_; }
+  // This rank has waited for `what` for longer than timeout(). Throws CommError naming those that
+  // do not wait too and what they were last doing; or, when everyone waits, what each waits for.
+  [[noreturn]] virtual void still_waiting(const std::string& what) = 0;
   // Everyone is done; leaving without it looks like a death to the others.
   virtual void finish() = 0;
+
+ protected:
+  explicit Control(std::chrono::duration<double> timeout = std::chrono::minutes(30))
+      : timeout_(timeout) {}
+
+ private:
+  std::chrono::duration<double> timeout_;
 };
 
 // A world of one.
@@ -54,6 +67,7 @@ struct Vote {
 
 struct Verdict {
   double total_weight = 0;
+  int contributing = 0;  // ranks whose losses have weight
   std::uint64_t groups = 0;
   bool any_data = false;
   bool stop = false;

@@ -95,19 +95,36 @@ ScheduleOptions read_schedule(const Catalogue& catalogue, const Node& node, Prob
   return out;
 }
 
+void read_clipping(const Node& node, OptimizerSpec& spec, Problems& problems) {
+  const Node limit = node["gradient_clip_val"], algorithm = node["gradient_clip_algorithm"];
+  if (!limit.is_null()) {
+    spec.gradient_clip_val = limit.as<double>();
+    if (*spec.gradient_clip_val < 0)
+      problems.add(limit, "got " + limit.raw() + ", expected 0 (none) or more");
+  }
+  if (algorithm.is_null()) return;
+  if (algorithm.raw() == "value" || algorithm.raw() == "norm")
+    spec.gradient_clip_algorithm =
+        algorithm.raw() == "value" ? ClipAlgorithm::kValue : ClipAlgorithm::kNorm;
+  else
+    problems.add(algorithm, "got " + algorithm.describe_value() + ", expected norm or value");
+}
+
 // `optimizers: {g: {optimizer: ..., params: generator}}` and `schedulers` of the same names.
 std::vector<OptimizerSpec> read_named(const Catalogue& catalogue, const Node& root,
                                       Problems& problems) {
   std::vector<OptimizerSpec> out;
   for (const auto& [name, node] : root["optimizers"].items()) {
-    config::check_unknown_keys(node, {"optimizer", "params"},
-                               {{"gradient_clip_val", "put it under trainer"},
-                                {"accum_grad_steps", "use trainer.accumulate_grad_batches"}},
-                               problems);
+    config::check_unknown_keys(
+        node, {"optimizer", "params", "gradient_clip_val", "gradient_clip_algorithm"},
+        {{"accum_grad_steps", "use trainer.accumulate_grad_batches"},
+         {"step_every_n_iters", "let the model return this optimizer's loss in every n-th step"}},
+        problems);
     OptimizerSpec spec;
     spec.name = name;
     spec.params = node["params"].value_or<std::string>("");
     spec.options = read_optimizer(catalogue, node["optimizer"], problems);
+    read_clipping(node, spec, problems);
     const Node scheduler = root["schedulers"][name];
     if (!scheduler.is_null()) {
       spec.schedule = read_schedule(catalogue, scheduler["scheduler"], problems);
@@ -245,6 +262,14 @@ std::string TrainingPlan::strategy_name() const {
              : strategy.name;
 }
 
+WorldOptions TrainingPlan::world_options(const std::string& device) const {
+  return {.device = device, .timeout = trainer.timeout.seconds};
+}
+
+std::unique_ptr<Strategy> TrainingPlan::make_strategy(World& world) const {
+  return trainer::make_strategy(strategy_name(), world, fsdp, strategy.bucket_cap_mb);
+}
+
 std::vector<Callback*> TrainingPlan::callback_pointers() const {
   std::vector<Callback*> out;
   for (const auto& callback : callbacks) out.push_back(callback.get());
@@ -301,8 +326,8 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
       plan.loggers.push_back(node.defined()
                                  ? factory.make(catalogue, node)
                                  : make_tensorboard_logger(context.exp_dir / "tensorboard"));
-    if (!logger_list.empty())
-      plan.loggers.push_back(make_jsonl_logger(context.exp_dir / "metrics.jsonl"));
+    // Always there: the report reads it.
+    plan.loggers.push_back(make_jsonl_logger(context.exp_dir / "metrics.jsonl"));
   }
   return plan;
 }

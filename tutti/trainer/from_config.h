@@ -16,6 +16,7 @@
 #include "tutti/config/schemas/trainer.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/strategies/fsdp.h"
+#include "tutti/trainer/world.h"
 
 namespace tutti::trainer {
 
@@ -28,14 +29,17 @@ struct PlanContext {
 struct TrainingPlan {
   config::TrainerSettings trainer;
   config::StrategySettings strategy;
-  FsdpOptions fsdp;  // for make_strategy
+  FsdpOptions fsdp;
   LoopSettings loop;
   std::vector<OptimizerSpec> optimizers;
   std::vector<Criterion> criteria;
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Logger>> loggers;
 
-  std::string strategy_name() const;  // for make_strategy
+  std::string strategy_name() const;  // as in world.h
+  // What the config says of it; the caller adds run folder, interface, what must agree.
+  WorldOptions world_options(const std::string& device) const;
+  std::unique_ptr<Strategy> make_strategy(World& world) const;
   std::vector<Callback*> callback_pointers() const;
   std::vector<Logger*> logger_pointers() const;
 };

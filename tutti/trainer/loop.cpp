@@ -101,14 +101,15 @@ FitResult train(Run& run) {
   }
   while (!limits_reached(run)) {
     const auto length = agree_on_length(run);
-    const auto stream = run.in.train.open({run.epoch, run.batch, control.world_size()});
+    DeviceFeed feed(run.in.train.open({run.epoch, run.batch, control.world_size()}), run.precision,
+                    run.device);
     run.first_logged_batch = run.batch;
     bool told_dry = false;
     bool out_of_data = false;
     while (!length || run.batch < *length) {
       control.set_phase(fmt::format("epoch {} step {}", run.epoch, run.step));
       const auto window_start = std::chrono::steady_clock::now();
-      const Window window = run_window(run, *stream, length);
+      const Window window = run_window(run, feed, length);
       const Verdict verdict = agree(control, window.vote);
       if (!verdict.any_data) {
         out_of_data = true;
@@ -245,8 +246,11 @@ FitResult fit(FitInputs& inputs) {
     const auto groups = strategy.setup(inputs.model, group_parameters(inputs), run.device);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const OptimizerSpec& spec = inputs.optimizers[i];
-      run.optimizers.push_back({spec.name, make_optimizer(spec.options, groups[i]),
-                                Schedule(spec.schedule, spec.options.lr)});
+      run.optimizers.push_back(
+          {spec.name, make_optimizer(spec.options, groups[i]),
+           Schedule(spec.schedule, spec.options.lr),
+           spec.gradient_clip_val.value_or(run.settings.gradient_clip_val),
+           spec.gradient_clip_algorithm.value_or(run.settings.gradient_clip_algorithm)});
     }
     run.weights = held_weights(run);
     seed_everything(run);

@@ -15,6 +15,7 @@
 // CommError (a rank is gone), IoError (checkpoints cannot be written).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct OptimizerSpec {
   std::string params;  // empty: all parameters
   OptimizerOptions options;
   ScheduleOptions schedule;
+  // Of this optimizer's gradients alone; empty: as the loop's settings say.
+  std::optional<double> gradient_clip_val = {};
+  std::optional<ClipAlgorithm> gradient_clip_algorithm = {};
 };
 
 struct FitInputs {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/loop.h"
 
 namespace tutti::trainer {
@@ -14,6 +15,8 @@ struct OptimizerSlot {
   std::string name;
   std::unique_ptr<Optimizer> optimizer;
   Schedule schedule;
+  double clip_val = 0;  // 0: off
+  ClipAlgorithm clip_algorithm = ClipAlgorithm::kNorm;
 };
 
 // Seconds spent since the last log line.
@@ -77,7 +80,7 @@ struct Window {
   std::string ids;  // of the batch that went wrong
   double data_seconds = 0;
 };
-Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> batches_in_epoch);
+Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch);
 
 // update.cpp: from summed gradients to new weights. False when the step was skipped.
 bool apply_update(Run& run, const Verdict& verdict);

@@ -50,7 +50,12 @@ class TorchScriptModel final : public TrainableModel {
 
   StepOutput training_step(const Batch& batch) override {
     std::vector<c10::IValue> inputs;
-    for (const std::string& name : options_.inputs) inputs.emplace_back(batch[name]);
+    // Lengths come on the host; a file expects all of its inputs on one device.
+    at::Device device = at::kCPU;
+    for (const std::string& name : options_.inputs)
+      if (!batch[name].device().is_cpu()) device = batch[name].device();
+    for (const std::string& name : options_.inputs)
+      inputs.emplace_back(batch[name].to(device, /*non_blocking=*/true));
     const c10::IValue value = module_.forward(std::move(inputs));
     StepOutput out;
     if (options_.loss == "output") {

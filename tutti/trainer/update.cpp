@@ -30,11 +30,11 @@ struct Clipped {
 };
 
 // Clips by norm without waiting for a GPU: there the factor stays a tensor and is applied at once.
-Clipped clip(Run& run, std::vector<at::Tensor>& gradients, double average) {
-  const LoopSettings& s = run.settings;
-  const bool by_norm = s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kNorm;
-  const bool by_value =
-      s.gradient_clip_val > 0 && s.gradient_clip_algorithm == ClipAlgorithm::kValue;
+Clipped clip(Run& run, const OptimizerSlot& slot, std::vector<at::Tensor>& gradients,
+             double average) {
+  const double limit = slot.clip_val;
+  const bool by_norm = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kNorm;
+  const bool by_value = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kValue;
   Clipped result{.factor = average};
   at::Tensor norm;
   if (by_norm || run.scaler.enabled())  // also without gradients here: it may be a sum over ranks
@@ -44,19 +44,19 @@ Clipped clip(Run& run, std::vector<at::Tensor>& gradients, double average) {
     const double value = norm.item<double>();
     result.finite = std::isfinite(value);
     if (by_norm) {
-      run.extra_metrics["train/grad_norm"] = value;
-      result.factor = average * std::min(1.0, s.gradient_clip_val / (value + 1e-6));
+      run.extra_metrics[slot.name.empty() ? "train/grad_norm" : "train/grad_norm/" + slot.name] =
+          value;
+      result.factor = average * std::min(1.0, limit / (value + 1e-6));
       return result;
     }
   }
   if (by_value) {
-    for (at::Tensor& gradient : gradients)
-      gradient.mul_(average).clamp_(-s.gradient_clip_val, s.gradient_clip_val);
+    for (at::Tensor& gradient : gradients) gradient.mul_(average).clamp_(-limit, limit);
     result.factor = 1;
   }
   if (!by_norm) return result;
   // Infinite or NaN norms give a factor of 0 or NaN; gradients of NaN stay NaN, as in torch.
-  multiply(gradients, (s.gradient_clip_val / (norm + 1e-6)).clamp_max(1.0) * average);
+  multiply(gradients, (limit / (norm + 1e-6)).clamp_max(1.0) * average);
   result.factor = 1;
   return result;
 }
@@ -70,16 +70,14 @@ void discard_gradients(Run& run) {
 bool apply_update(Run& run, const Verdict& verdict) {
   torch::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
-  const bool global = run.settings.loss_reduction == LossReduction::kGlobal;
-  if (verdict.total_weight <= 0 && global) {
+  if (verdict.contributing == 0) {
     discard_gradients(run);
     ++run.skipped;
     return false;
   }
   const double average =
-      (run.weighs_losses()
-           ? run.reference_weight / verdict.total_weight
-           : 1.0 / (run.in.control.world_size() * run.settings.accumulate_grad_batches)) /
+      (run.weighs_losses() ? run.reference_weight / verdict.total_weight
+                           : 1.0 / (verdict.contributing * run.settings.accumulate_grad_batches)) /
       run.scaler.scale();
 
   // Decided for all optimizers before any of them moves.
@@ -89,7 +87,7 @@ bool apply_update(Run& run, const Verdict& verdict) {
     factors.push_back(1);
     if (!(verdict.groups >> i & 1)) continue;
     std::vector<at::Tensor> gradients = run.optimizers[i].optimizer->gradients();
-    const Clipped clipped = clip(run, gradients, average);
+    const Clipped clipped = clip(run, run.optimizers[i], gradients, average);
     factors[i] = clipped.factor;
     finite &= clipped.finite;
   }

@@ -46,10 +46,10 @@ void validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
   // Ranks that hold the whole model do not talk during validation, so unequal numbers of batches
   // need no padding. Others go through the passes of the rank with most batches.
   Strategy& strategy = run.in.strategy;
-  const auto stream = source.open({0, 0, run.in.control.world_size()});
+  DeviceFeed feed(source.open({0, 0, run.in.control.world_size()}), run.precision, run.device);
   for (std::int64_t i = 0;; ++i) {
     std::optional<Batch> batch;
-    if (!limit || i < *limit) batch = stream->next();
+    if (!limit || i < *limit) batch = feed.next();
     if (!batch && !(strategy.lockstep() && anyone_has(run, false))) break;
     if (batch && strategy.lockstep()) anyone_has(run, true);
     strategy.begin({.training = false});

@@ -119,7 +119,7 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
 
 }  // namespace
 
-Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> batches_in_epoch) {
+Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch) {
   Window window;
   window.vote.step = run.window;
   window.vote.plan_hash = run.in.train.plan_hash(run.epoch);
@@ -136,7 +136,7 @@ Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> bat
     std::optional<Batch> batch;
     if (going_on) {
       const auto data_start = Clock::now();
-      batch = stream.next();
+      batch = feed.next();
       window.data_seconds += seconds_since(data_start);
     }
     // Where ranks meet in every pass, one that has nothing to compute still goes through it.
@@ -145,8 +145,9 @@ Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> bat
     const bool last = i + 1 == wanted || (batches_in_epoch && index + 1 == *batches_in_epoch);
     strategy.begin({.training = true, .first_of_window = i == 0, .last_of_window = last});
     bool complete = false;
-    if (batch) {
-      window.vote.has_data = true;
+    if (batch) window.vote.has_data = true;
+    // A batch of nothing: the epoch's last group had fewer utterances than ranks. It has no weight.
+    if (batch && !batch->tensors.empty()) {
       run.times.audio_seconds += batch->audio_seconds;
       run.times.items += static_cast<double>(batch->utt_ids.size());
       ++run.times.batches;
@@ -157,8 +158,8 @@ Window run_window(Run& run, BatchStream& stream, std::optional<std::int64_t> bat
     if (!going_on && !strategy.lockstep()) break;
     ++window.micro_batches;
   }
-  // Without a whole armed backward (no data, NaN, out of memory) this rank still takes part in the
-  // sums: with what it has, or zeros.
+  // Without a whole armed backward (nothing to compute, NaN, out of memory) this rank still takes
+  // part in the sums: with what it has, or zeros.
   run.times.data += window.data_seconds;
   return window;
 }

@@ -17,7 +17,8 @@ namespace {
 
 class PlaneControl final : public Control {
  public:
-  explicit PlaneControl(std::shared_ptr<launch::ControlPlane> plane) : plane_(std::move(plane)) {}
+  PlaneControl(std::shared_ptr<launch::ControlPlane> plane, launch::Timeout timeout)
+      : Control(timeout), plane_(std::move(plane)) {}
   int rank() const override { return plane_->rank().rank; }
   int world_size() const override { return plane_->rank().world_size; }
   std::vector<std::string> all_gather(const std::string& what, const std::string& blob) override {
@@ -34,6 +35,16 @@ class PlaneControl final : public Control {
       if (std::chrono::steady_clock::now() >= deadline) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+  }
+  void still_waiting(const std::string& what) override {
+    // Those that wait as well answer at once; the hub names the others.
+    const auto all = plane_->all_gather(what, "an operation between ranks", launch::Timeout(5));
+    std::vector<std::string> lines;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      lines.push_back(fmt::format("rank {}: {}", rank, all[rank]));
+    throw CommError(
+        fmt::format("all ranks have waited for {} s: {}", timeout().count(), join(lines, "; ")),
+        "check the network between the nodes (firewall, interface)");
   }
   void finish() override { plane_->finish(); }
 
@@ -67,12 +78,6 @@ std::string choose_backend(const WorldOptions& options) {
   return gloo_available() ? "gloo" : "tcp";
 }
 
-// The address of this host that the others reach; empty: let Gloo find it. Ranks of one node need
-// no name resolution.
-std::string own_address(const launch::RankContext& rank) {
-  return rank.num_nodes == 1 ? "127.0.0.1" : "";
-}
-
 // A kernel that waits for a lost rank blocks the host; aborting lets it run into the error.
 class AbortList {
  public:
@@ -102,7 +107,7 @@ std::shared_ptr<Collectives> connect(const std::shared_ptr<launch::ControlPlane>
   control.set_phase("connecting " + backend);
   auto store = std::make_shared<StoreKeyValue>(plane->open_store(), name.empty() ? "" : name + "/");
   if (backend == "gloo")
-    return make_gloo_collectives(std::move(store), own, size, own_address(rank));
+    return make_gloo_collectives(std::move(store), own, size, plane->own_address());
   if (backend == "tcp") {
     if (size != rank.world_size)
       throw ConfigError("trainer: groups of ranks need Gloo or NCCL, got tcp",
@@ -116,10 +121,6 @@ std::shared_ptr<Collectives> connect(const std::shared_ptr<launch::ControlPlane>
 }
 
 }  // namespace
-
-std::unique_ptr<Control> make_plane_control(std::shared_ptr<launch::ControlPlane> plane) {
-  return std::make_unique<PlaneControl>(std::move(plane));
-}
 
 World join_world(const launch::RankContext& rank, const WorldOptions& options) {
   World world;
@@ -137,10 +138,11 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
   control.interface = options.interface;
   control.device = options.device;
   control.heartbeat_timeout = launch::Timeout(options.heartbeat_timeout);
+  control.timeout = launch::Timeout(options.timeout);
   control.must_agree = options.must_agree;
   world.plane = launch::ControlPlane::join(rank, control);
   if (rank.rank == 0) log::info("ranks:\n{}", world.plane->startup_table());
-  world.control = make_plane_control(world.plane);
+  world.control = std::make_unique<PlaneControl>(world.plane, launch::Timeout(options.timeout));
 
   const auto to_abort = std::make_shared<AbortList>();  // shared with the plane's callback
   world.plane->on_failure([to_abort](const std::string&) { to_abort->abort(); });
@@ -157,7 +159,7 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
-                                        const FsdpOptions& fsdp) {
+                                        const FsdpOptions& fsdp, double bucket_cap_mb) {
   if (name == "fsdp") return make_fsdp_strategy(fsdp, world);
   const bool many = world.control->world_size() > 1;
   if (name == "auto" || name == "single" || name == "single_device") {
@@ -169,7 +171,10 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
   }
   const bool find_unused = name == "ddp_find_unused_parameters_true";
   if (name == "auto" || name == "ddp" || name == "ddp_find_unused_parameters_false" || find_unused)
-    return many ? make_ddp_strategy(*world.collectives, *world.control, find_unused)
+    return many ? make_ddp_strategy(
+                      *world.collectives, *world.control,
+                      {.bucket_bytes = static_cast<std::size_t>(bucket_cap_mb * (1 << 20)),
+                       .find_unused = find_unused})
                 : make_single_strategy();
   throw ConfigError(
       fmt::format("trainer.strategy: got '{}', expected auto, single, ddp, "

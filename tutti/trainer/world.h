@@ -28,6 +28,7 @@ struct WorldOptions {
   std::string backend = "auto";   // auto | gloo | nccl | tcp; auto: nccl on GPUs, else gloo or tcp
   std::string interface;          // network interface, as the config's `interface`
   double heartbeat_timeout = 15;  // seconds of silence after which a rank counts as lost
+  double timeout = 1800;          // seconds the others wait for a rank that is alive
   std::vector<std::pair<std::string, std::string>> must_agree;  // e.g. {"config", hash}
 };
 
@@ -47,10 +48,8 @@ struct World {
 World join_world(const launch::RankContext& rank, const WorldOptions& options);
 
 // `name`: auto, single, single_device, ddp, ddp_find_unused_parameters_true/_false, fsdp. Throws
-// ConfigError for other names.
+// ConfigError for other names. `bucket_cap_mb`: gradients ddp sends together, MiB.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
-                                        const FsdpOptions& fsdp = {});
-
-std::unique_ptr<Control> make_plane_control(std::shared_ptr<launch::ControlPlane> plane);
+                                        const FsdpOptions& fsdp = {}, double bucket_cap_mb = 25);
 
 }  // namespace tutti::trainer

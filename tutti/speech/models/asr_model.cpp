@@ -6,6 +6,7 @@
 #include "tutti/speech/losses/label_smoothing.h"
 #include "tutti/speech/losses/transducer_loss.h"
 #include "tutti/speech/models/encoder_blocks.h"
+#include "tutti/trainer/init.h"
 
 namespace tutti::speech {
 
@@ -180,28 +181,8 @@ torch::Tensor AsrModelImpl::attention_nll(const Encoded& encoded, const torch::T
 
 void initialize(AsrModelImpl& model, const std::string& method) {
   if (method.empty()) return;
+  trainer::initialize(static_cast<torch::nn::Module&>(model), method);
   torch::NoGradGuard no_grad;
-  for (auto& item : model.named_parameters()) {
-    torch::Tensor tensor = item.value();
-    if (tensor.dim() > 1) {
-      if (method == "xavier_uniform")
-        torch::nn::init::xavier_uniform_(tensor);
-      else if (method == "xavier_normal")
-        torch::nn::init::xavier_normal_(tensor);
-      else if (method == "kaiming_uniform")
-        torch::nn::init::kaiming_uniform_(tensor, 0, torch::kFanIn, torch::kReLU);
-      else if (method == "kaiming_normal")
-        torch::nn::init::kaiming_normal_(tensor, 0, torch::kFanIn, torch::kReLU);
-      else if (method == "normal")
-        tensor.normal_(0, 0.02);
-      else
-        throw ConfigError(
-            "model.init: got '" + method +
-            "', expected xavier_uniform, xavier_normal, kaiming_uniform, kaiming_normal or normal");
-    } else if (item.key().find(".bias") != std::string::npos) {
-      tensor.zero_();
-    }
-  }
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* embedding = dynamic_cast<EmbeddingImpl*>(module.get())) {
       embedding->weight.normal_();

@@ -54,7 +54,7 @@ struct AsrSettings {
   std::int64_t blank_id = 0;
   std::int64_t sos_id = 0, eos_id = 0;  // both the last token, unless token_list says otherwise
 
-  std::string init;  // "", xavier_uniform, xavier_normal, kaiming_uniform, kaiming_normal, normal
+  std::string init;  // "" or a name of trainer/init.h
 };
 
 // A padded training batch. text is (B, L) int64, padded with -1 (or anything).

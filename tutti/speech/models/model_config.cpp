@@ -8,6 +8,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/models/encoder_config.h"
+#include "tutti/trainer/init.h"
 
 namespace tutti::speech {
 
@@ -418,10 +419,10 @@ AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Prob
 
   const Node init = model["init"];
   settings.init = init.is_null() || init.raw() == "none" ? "" : init.as<std::string>();
-  const std::vector<std::string> methods = {
-      "", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal"};
-  if (std::find(methods.begin(), methods.end(), settings.init) == methods.end())
-    problems.add(init, "got " + init.describe_value() + ", expected one of" + join(methods, " "));
+  const std::vector<std::string>& methods = trainer::init_methods();
+  if (!settings.init.empty() &&
+      std::find(methods.begin(), methods.end(), settings.init) == methods.end())
+    problems.add(init, "got " + init.describe_value() + ", expected one of " + join(methods, ", "));
   return settings;
 }
 

@@ -36,8 +36,12 @@ class LocalCollectives final : public Collectives {
 
 void wait(Work& work, Control& control, const std::string& what) {
   using std::chrono::milliseconds;
+  const auto start = std::chrono::steady_clock::now();
   try {
-    while (!work.wait_for(milliseconds(200))) control.check_peers(milliseconds(0));
+    while (!work.wait_for(milliseconds(200))) {
+      control.check_peers(milliseconds(0));
+      if (std::chrono::steady_clock::now() - start > control.timeout()) control.still_waiting(what);
+    }
   } catch (const CommError&) {
     // The transport notices a closed socket before the side channel has sorted out whose it was.
     control.check_peers(milliseconds(5000));

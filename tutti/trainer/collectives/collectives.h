@@ -49,7 +49,8 @@ class Collectives {
 };
 
 // Waits in slices and asks the side channel in between, so that a dead or silent rank is reported
-// in seconds with its number instead of after the transport's own timeout.
+// in seconds with its number instead of after the transport's own timeout; one that is alive but
+// does not come, after control.timeout().
 void wait(Work& work, Control& control, const std::string& what);
 
 std::unique_ptr<Collectives> make_local_collectives();

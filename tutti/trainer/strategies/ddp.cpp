@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "tutti/core/error.h"
+#include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/strategies/reducer.h"
 #include "tutti/trainer/strategies/strategy.h"
@@ -28,19 +29,24 @@ std::string signature(const NamedTensors& parameters, const NamedTensors& buffer
 
 class DdpStrategy final : public Strategy {
  public:
-  DdpStrategy(Collectives& collectives, Control& control, bool find_unused)
-      : Strategy(find_unused ? "ddp_find_unused_parameters_true" : "ddp"),
+  DdpStrategy(Collectives& collectives, Control& control, const ReducerOptions& options)
+      : Strategy(options.find_unused ? "ddp_find_unused_parameters_true" : "ddp"),
         collectives_(collectives),
         control_(control),
-        find_unused_(find_unused) {}
+        options_(options) {}
 
   std::vector<NamedTensors> setup(TrainableModel& model, const std::vector<NamedTensors>& groups,
                                   at::Device) override {
     check_same_model(model, control_);
     broadcast_from_rank_zero(model);
-    for (const NamedTensors& group : groups)
-      reducers_.push_back(std::make_unique<Reducer>(group, collectives_, control_,
-                                                    ReducerOptions{.find_unused = find_unused_}));
+    std::size_t num_buckets = 0;
+    for (const NamedTensors& group : groups) {
+      reducers_.push_back(std::make_unique<Reducer>(group, collectives_, control_, options_));
+      num_buckets += reducers_.back()->buckets().size();
+    }
+    if (control_.rank() == 0)
+      log::info("ddp: gradients are summed in {} buckets of about {:.4g} MiB", num_buckets,
+                static_cast<double>(options_.bucket_bytes) / (1 << 20));
     return groups;
   }
   void begin(const Pass& pass) override {
@@ -71,7 +77,7 @@ class DdpStrategy final : public Strategy {
 
   Collectives& collectives_;
   Control& control_;
-  bool find_unused_;
+  ReducerOptions options_;
   std::vector<std::unique_ptr<Reducer>> reducers_;  // by group
 };
 
@@ -108,8 +114,8 @@ ConfigError unused_parameters_error(int rank, const std::vector<std::string>& mi
 }
 
 std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,
-                                            bool find_unused) {
-  return std::make_unique<DdpStrategy>(collectives, control, find_unused);
+                                            const ReducerOptions& options) {
+  return std::make_unique<DdpStrategy>(collectives, control, options);
 }
 
 }  // namespace tutti::trainer

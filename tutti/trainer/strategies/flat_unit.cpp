@@ -165,19 +165,40 @@ std::int64_t FlatUnit::flat_gradient_bytes() const {
          static_cast<std::int64_t>(c10::elementSize(home_.reduce_type));
 }
 
-void FlatUnit::add_reduced(const at::Tensor& reduced) {
+void FlatUnit::add_reduced(const at::Tensor& reduced, SideStream& stream) {
   torch::NoGradGuard no_grad;
-  const at::Tensor own = reduced.to(shard_.device(), shard_.scalar_type());
-  if (shard_gradient_.defined()) {
-    shard_gradient_.add_(own);
+  if (window_bytes_ == 0) {
+    window_bytes_ = bytes_of_tensor(shard_);
+    meter_.gradients(window_bytes_);
+  }
+  const at::Tensor own = reduced.to(shard_.scalar_type());
+  if (own.device() == shard_.device()) {
+    if (shard_gradient_.defined())
+      shard_gradient_.add_(own);
+    else
+      shard_gradient_ = own;
     return;
   }
-  shard_gradient_ = own;
-  window_bytes_ = bytes_of_tensor(own);
-  meter_.gradients(window_bytes_);
+  add_arrived();  // of the micro-batch before
+  Arriving next{.from = own, .to = at::empty_like(shard_, at::TensorOptions().pinned_memory(true))};
+  next.mark = stream.run([&] { next.to.copy_(next.from, /*non_blocking=*/true); });
+  arriving_ = std::move(next);
+}
+
+// Waits for it.
+void FlatUnit::add_arrived() {
+  if (!arriving_) return;
+  torch::NoGradGuard no_grad;
+  SideStream::synchronize(arriving_->mark);
+  if (shard_gradient_.defined())
+    shard_gradient_.add_(arriving_->to);
+  else
+    shard_gradient_ = arriving_->to;
+  arriving_.reset();
 }
 
 void FlatUnit::hand_over() {
+  add_arrived();
   if (!shard_gradient_.defined()) return;
   const std::int64_t shard_begin = home_.rank * shard_numel_;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -190,6 +211,8 @@ void FlatUnit::hand_over() {
 }
 
 void FlatUnit::forget_window() {
+  if (arriving_) SideStream::synchronize(arriving_->mark);  // before its memory goes
+  arriving_.reset();
   shard_gradient_.reset();
   meter_.gradients(-std::exchange(window_bytes_, 0));
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,14 +77,16 @@ class FlatUnit {
   std::int64_t flat_gradient_bytes() const;
   at::Tensor zero_gradient() const;  // a contribution of nothing
 
-  // Gradients of one optimizer window, this rank's part.
-  void add_reduced(const at::Tensor& reduced);
+  // Gradients of one optimizer window, this rank's part. With offload they travel to the host on
+  // `stream`, and are waited for in hand_over().
+  void add_reduced(const at::Tensor& reduced, SideStream& stream);
   void hand_over();  // becomes the gradient of the parts
   void forget_window();
 
  private:
   enum class State { kFreed, kInFlight, kReady };
   void allocate();
+  void add_arrived();
   at::TensorOptions flat_options(at::ScalarType type) const;
 
   UnitSpec spec_;
@@ -106,6 +109,13 @@ class FlatUnit {
   std::size_t pending_ = 0;
   at::Tensor shard_gradient_;
   std::int64_t window_bytes_ = 0;
+  // With offload: a gradient on its way to the host.
+  struct Arriving {
+    at::Tensor from;  // alive while it is copied
+    at::Tensor to;
+    Mark mark;
+  };
+  std::optional<Arriving> arriving_;
 };
 
 }  // namespace tutti::trainer

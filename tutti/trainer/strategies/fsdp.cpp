@@ -85,7 +85,7 @@ class FsdpStrategy final : public Strategy {
         GatherOptions{.in_flight = options_.gathers_in_flight,
                       .keep_all = options_.sharding == Sharding::kGradOp});
     gradients_ = std::make_unique<GradientShards>(trainable, *groups_.sums, groups_.replicas.get(),
-                                                  control_, meter_);
+                                                  control_, meter_, device);
     if (control_.rank() == 0)
       log::info("fsdp: {} units, shards in {}, {:.1f} MB of weights on this rank", units_.size(),
                 groups_.gathers->world_size(), static_cast<double>(memory_.shards) / 1e6);

@@ -27,12 +27,13 @@ struct Reduction {
 class GradientShards::State {
  public:
   State(std::vector<FlatUnit*> units, Collectives& sharers, Collectives* replicas, Control& control,
-        MemoryMeter& meter)
+        MemoryMeter& meter, at::Device device)
       : units_(std::move(units)),
         sharers_(sharers),
         replicas_(replicas),
         control_(control),
-        meter_(meter) {
+        meter_(meter),
+        to_host_(device) {
     // Backward reaches the last registered units first.
     for (std::size_t i = units_.size(); i-- > 0;) launch_order_.push_back(i);
   }
@@ -128,7 +129,7 @@ class GradientShards::State {
       wait(*oldest.work, control_, "summing gradients of " + oldest.unit->name());
     }
     meter_.gradients(-oldest.unit->flat_gradient_bytes());
-    oldest.unit->add_reduced(oldest.reduced);
+    oldest.unit->add_reduced(oldest.reduced, to_host_);
     running_.pop_front();
   }
 
@@ -162,6 +163,7 @@ class GradientShards::State {
   Collectives* replicas_;
   Control& control_;
   MemoryMeter& meter_;
+  SideStream to_host_;
 
   std::mutex mutex_;  // hooks of several autograd threads
   std::vector<std::size_t> launch_order_;
@@ -198,8 +200,9 @@ class ShardHook final : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 GradientShards::GradientShards(std::vector<FlatUnit*> units, Collectives& sharers,
-                               Collectives* replicas, Control& control, MemoryMeter& meter)
-    : state_(std::make_shared<State>(std::move(units), sharers, replicas, control, meter)) {
+                               Collectives* replicas, Control& control, MemoryMeter& meter,
+                               at::Device device)
+    : state_(std::make_shared<State>(std::move(units), sharers, replicas, control, meter, device)) {
   for (std::size_t u = 0; u < state_->units().size(); ++u) {
     const NamedTensors& parameters = state_->units()[u]->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {

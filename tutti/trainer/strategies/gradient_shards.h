@@ -17,9 +17,10 @@ namespace tutti::trainer {
 
 class GradientShards {
  public:
-  // `units`: the trainable ones. `replicas`: those that hold the same shards (hybrid), or null.
+  // `units`: the trainable ones, on `device`. `replicas`: those that hold the same shards (hybrid),
+  // or null.
   GradientShards(std::vector<FlatUnit*> units, Collectives& sharers, Collectives* replicas,
-                 Control& control, MemoryMeter& meter);
+                 Control& control, MemoryMeter& meter, at::Device device);
   ~GradientShards();
 
   void begin(const Pass& pass);

@@ -61,26 +61,31 @@ class Reducer::State {
       throw InternalError(fmt::format("parameter '{}' got its gradient twice in one backward pass",
                                       parameters_[index].first),
                           "do not call backward inside a hook over shared parameters");
-    mark_ready(index, /*with_gradient=*/true);
+    mark_ready(index);
   }
 
   void finish(bool complete) {
-    std::vector<std::size_t> missing;
+    std::vector<std::size_t> unused;
     {
       std::lock_guard lock(mutex_);
       if (!armed_) arm_locked();  // no backward here, but the others count on this rank
-      for (std::size_t i = 0; i < ready_.size(); ++i)
-        if (!ready_[i]) missing.push_back(i);
-      if (complete && !missing.empty() && !options_.find_unused) {
-        armed_ = false;
-        throw unused_error(missing);
+      std::vector<std::size_t> late;
+      for (std::size_t i = 0; i < ready_.size(); ++i) {
+        if (ready_[i]) continue;
+        late.push_back(i);
+        // An earlier micro-batch of the window may have used what the last one did not.
+        if (!parameters_[i].second.grad().defined()) unused.push_back(i);
       }
-      for (const std::size_t index : missing) mark_ready(index, /*with_gradient=*/!complete);
+      if (complete && !unused.empty() && !options_.find_unused) {
+        armed_ = false;
+        throw unused_error(unused);
+      }
+      for (const std::size_t index : late) mark_ready(index);
       armed_ = false;
     }
     for (Bucket& bucket : buckets_) wait(*bucket.work, control_, "summing gradients");
     if (options_.find_unused)
-      clear_globally_unused(missing);
+      clear_globally_unused(unused);
     else if (!rebuilt_)
       rebuild_buckets(complete);
   }
@@ -137,11 +142,11 @@ class Reducer::State {
   }
 
   // REQUIRES: mutex_ held.
-  void mark_ready(std::size_t index, bool with_gradient) {
+  void mark_ready(std::size_t index) {
     torch::NoGradGuard no_grad;
     at::Tensor& grad = parameters_[index].second.mutable_grad();
     at::Tensor part = slice(index);
-    if (with_gradient && grad.defined())
+    if (grad.defined())
       part.copy_(grad);
     else
       part.zero_();
@@ -167,18 +172,18 @@ class Reducer::State {
 
   // With find_unused: a parameter no rank used keeps no gradient, so that the optimizer leaves it
   // and its state alone, as in a single process.
-  void clear_globally_unused(const std::vector<std::size_t>& missing) {
+  void clear_globally_unused(const std::vector<std::size_t>& unused) {
     const auto device = parameters_[0].second.device();
     auto used = at::ones({static_cast<std::int64_t>(parameters_.size())}, at::kInt);
     auto flags = used.accessor<int, 1>();
-    for (const std::size_t index : missing) flags[static_cast<std::int64_t>(index)] = 0;
+    for (const std::size_t index : unused) flags[static_cast<std::int64_t>(index)] = 0;
     auto summed = used.to(device);
     wait(*collectives_.all_reduce(summed), control_, "comparing used parameters");
     summed = summed.to(at::kCPU);
     const auto counts = summed.accessor<int, 1>();
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (counts[static_cast<std::int64_t>(i)] == 0) parameters_[i].second.mutable_grad().reset();
-    if (!told_ && ++windows_ == 100 && missing.empty()) {
+    if (!told_ && ++windows_ == 100 && unused.empty()) {
       told_ = true;
       log::info("no unused parameter in 100 steps; strategy: ddp would overlap better");
     }

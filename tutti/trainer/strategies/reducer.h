@@ -23,14 +23,9 @@
 
 #include "tutti/trainer/collectives/collectives.h"
 #include "tutti/trainer/model.h"
+#include "tutti/trainer/strategies/strategy.h"
 
 namespace tutti::trainer {
-
-struct ReducerOptions {
-  std::size_t first_bucket_bytes = 1 << 20;  // small, so that the first all-reduce starts early
-  std::size_t bucket_bytes = 25 << 20;
-  bool find_unused = false;  // parameters without gradient are allowed, and may differ by rank
-};
 
 class Reducer {
  public:
@@ -43,9 +38,8 @@ class Reducer {
 
   void arm();
   // Waits until all buckets are summed. `complete`: this rank ran the whole backward pass;
-  // otherwise (no data, NaN loss, out of memory) it contributes what it has launched already, and
-  // zeros. Throws ConfigError listing parameters without gradient, CommError when a rank is
-  // missing.
+  // otherwise (no data, NaN loss, out of memory) it contributes what it has, and zeros. Throws
+  // ConfigError listing parameters without gradient, CommError when a rank is missing.
   void finish(bool complete);
 
   // Parameter indices by bucket, in launch order (for tests and the start-up log).

@@ -1,7 +1,9 @@
-// A second queue of a GPU, on which weights travel while the first one computes. On a CPU there is
-// no queue: work runs at once, and overlap comes from the transport's threads. Internal to FSDP.
+// A second queue of a GPU, on which weights, gradients and batches travel while the first one
+// computes. On a CPU there is no queue: work runs at once, and overlap comes from threads. Internal
+// to the room.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -10,6 +12,9 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
+
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 
@@ -28,13 +33,21 @@ class SideStream {
   // Queues `work` behind everything the current stream has been given so far.
   template <class Function>
   Mark run(Function&& work) {
+    if (side_) {
+      c10::Event ready(device_.type());
+      ready.record(current());
+      ready.block(*side_);
+    }
+    return run_apart(std::forward<Function>(work));
+  }
+
+  // Queues `work` behind nothing: it must not touch what the current stream still makes or reads.
+  template <class Function>
+  Mark run_apart(Function&& work) {
     if (!side_) {
       work();
       return nullptr;
     }
-    c10::Event ready(device_.type());
-    ready.record(current());
-    ready.block(*side_);
     const c10::StreamGuard guard(*side_);
     work();
     auto done = std::make_shared<c10::Event>(device_.type());
@@ -45,6 +58,21 @@ class SideStream {
   // What is queued on the current stream from now on waits for the mark; the host does not.
   void wait(const Mark& mark) const {
     if (mark) mark->block(current());
+  }
+  // The same, and memory that was allocated on the side stream is not given away before the current
+  // one has done with it.
+  void adopt(const Mark& mark, const at::Tensor& tensor) const {
+    wait(mark);
+    if (mark && tensor.device() == device_) tensor.record_stream(current());
+  }
+  // The host waits.
+  static void synchronize(const Mark& mark) {
+    if (!mark) return;
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    mark->synchronize();
+#else
+    while (!mark->query()) std::this_thread::yield();
+#endif
   }
 
  private:

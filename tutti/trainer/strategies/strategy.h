@@ -85,8 +85,13 @@ class Strategy {
 };
 
 std::unique_ptr<Strategy> make_single_strategy();
+struct ReducerOptions {
+  std::size_t first_bucket_bytes = 1 << 20;  // small, so that the first all-reduce starts early
+  std::size_t bucket_bytes = 25 << 20;
+  bool find_unused = false;  // parameters without gradient are allowed, and may differ by rank
+};
 std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,
-                                            bool find_unused);
+                                            const ReducerOptions& options);
 
 // The sum of squares of all elements of all gradients, on their device.
 at::Tensor local_squared_norm(const std::vector<at::Tensor>& gradients);
