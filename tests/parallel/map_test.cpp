@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -68,6 +69,17 @@ class MapTest : public ::testing::Test {
   fs::path out_ = folder_.path() / "out";
   std::string config_ = (folder_.path() / "conf.yaml").string();
 };
+
+// What a worker may use of the machine: its nice value, its processors, the threads of libraries.
+TEST_F(MapTest, WorkersGetTheNiceValueAndTheProcessorsOfTheirOptions) {
+  const auto r =
+      map(file("items", "a\nb\nc\n"), {"sh", "-c", "echo $(nice) $(nproc) $OMP_NUM_THREADS"},
+          "n_workers: 2\noptions: {niceness: 3, cpu_affinity: true, threads_per_worker: 1}");
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const int nice = ::getpriority(PRIO_PROCESS, 0) + 3;
+  for (const auto& line : split(std::string(trim(results())), '\n'))
+    EXPECT_THAT(line, HasSubstr("\"result\":\"" + std::to_string(nice) + " 1 1\"")) << line;
+}
 
 TEST_F(MapTest, StdoutOfEachItemBecomesItsResultInOrder) {
   const auto r = map(file("items", "apple\nbanana split\nche\"rry\n"), {"echo", "{index}:{}"});
