@@ -95,10 +95,10 @@ function(tutti_add_room name)
   set_property(GLOBAL APPEND PROPERTY TUTTI_ROOMS tutti_${name})
 endfunction()
 
-# tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] [SERIAL] SOURCES ... LIBS ...)
-# One executable, one ctest entry per gtest case; SERIAL entries never run beside another test.
+# tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] [SERIAL] SOURCES ... LIBS ... [PROPERTIES ...])
+# One executable, one ctest entry per gtest case; SERIAL entries never run beside another test; PROPERTIES go to every entry.
 function(tutti_add_tests name)
-  cmake_parse_arguments(T "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(T "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS;PROPERTIES" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE tutti_flags ${T_LIBS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TUTTI_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
@@ -121,5 +121,5 @@ function(tutti_add_tests name)
     set(serial ON)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
-                       RUN_SERIAL ${serial})
+                       RUN_SERIAL ${serial} ${T_PROPERTIES})
 endfunction()

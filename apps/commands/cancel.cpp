@@ -25,7 +25,8 @@ int run_cancel(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   CLI11_PARSE(app, argc, argv);
   Json state = folder_state(folder);
-  if (state.contains("async") && !is_over(state)) {
+  // "died" too: what never came to work may still lie in the scheduler's hands.
+  if (state.contains("async") && (!is_over(state) || state.value("state", "") == "died")) {
     parallel::cancel_async(std::filesystem::absolute(folder), now);
     if (!quiet)
       std::printf("%s: %s\n", folder.c_str(), folder_state(folder).value("state", "?").c_str());

@@ -12,6 +12,20 @@
 #include "tutti/parallel/run_folder.h"
 
 namespace tutti::apps {
+namespace {
+
+// As the run's own driver names them.
+parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest) {
+  using Kind = parallel::ItemNames::Kind;
+  const auto named = parallel::item_names_path(folder);
+  const auto lines = folder / ".tutti" / "items.txt";
+  if (std::filesystem::exists(named)) return {Kind::kJsonLine, named};
+  if (std::filesystem::exists(lines)) return {Kind::kLine, lines};
+  const bool is_map = manifest.at("fingerprint").contains("command");
+  return {is_map ? Kind::kNumber : Kind::kIndex, {}};
+}
+
+}  // namespace
 
 int run_gather(int argc, char** argv) {
   std::string folder;
@@ -26,15 +40,12 @@ int run_gather(int argc, char** argv) {
       state["async"].value("all_done", false))
     parallel::merge_async(folder);
   const Json manifest = parallel::read_manifest(folder);
-  std::vector<std::string> items;
-  const auto items_file = std::filesystem::path(folder) / ".tutti" / "items.txt";
-  if (std::filesystem::exists(items_file)) items = parallel::read_items(items_file);
-  const auto item_of = [&](std::uint64_t index) {
-    return Json(index < items.size() ? items[index] : std::to_string(index));
-  };
+  const auto first = manifest.value("first", std::uint64_t{0});
+  const parallel::Indices indices =
+      parallel::range(first, first + state.value("items", std::uint64_t{0}));
   const auto counts = parallel::write_results(
-      folder, parallel::fingerprint_hash(manifest.at("fingerprint")),
-      parallel::range(state.value("items", std::uint64_t{0})), item_of, nullptr);
+      folder, parallel::fingerprint_hash(manifest.at("fingerprint")), indices,
+      parallel::make_item_of(item_names(folder, manifest), indices), nullptr);
   if (!quiet)
     std::printf("%s/results.jsonl: %llu ok, %llu failed, %llu missing\n", folder.c_str(),
                 static_cast<unsigned long long>(counts.ok),

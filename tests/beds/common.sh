@@ -2,7 +2,11 @@
 : "${BED:?set BED to a folder of its own}"
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 
-skip() { echo "skipped: $*"; exit 77; }
+# A bed that cannot be had is no failure, except where TUTTI_BEDS_REQUIRED=1 says that it can be had.
+skip() {
+  [ "${TUTTI_BEDS_REQUIRED:-0}" = 1 ] && { echo "required, but: $*"; exit 1; }
+  echo "skipped: $*"; exit 77
+}
 need_root() { [ "$(id -u)" = 0 ] || skip "needs root ($1)"; }
 
 # Installs what is missing, unless TUTTI_BED_INSTALL=0: then the bed is skipped.

@@ -60,8 +60,10 @@ struct RunOptions {
   std::optional<double> item_timeout_s;        // 0: none
   std::filesystem::path output_dir;            // runners: journal and results go there; empty: none
   std::function<Json(std::uint64_t)> item_of;  // results.jsonl's "item"; empty: the index
-  bool progress = false;                       // a progress line on stderr
-  bool handle_signals = false;                 // SIGINT and SIGTERM drain the run
+  std::string finisher;            // runners with an output_dir: TUTTI_REGISTER_FINISHER's name
+  Json finisher_params = nullptr;  // handed to it
+  bool progress = false;           // a progress line on stderr
+  bool handle_signals = false;     // SIGINT and SIGTERM drain the run
   std::uint64_t max_buffered_bytes = 64 << 20;  // results waiting for a slow consumer
 };
 

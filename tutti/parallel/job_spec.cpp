@@ -17,6 +17,8 @@ Json JobSpec::to_json() const {
   json["params"] = params;
   json["batch_size"] = batch_size;
   json["item_timeout"] = item_timeout_s;
+  json["finisher"] = finisher;
+  json["finisher_params"] = finisher_params;
   return json;
 }
 
@@ -31,6 +33,8 @@ JobSpec JobSpec::from_json(const Json& json) {
   spec.params = json.at("params");
   json.at("batch_size").get_to(spec.batch_size);
   json.at("item_timeout").get_to(spec.item_timeout_s);
+  json.at("finisher").get_to(spec.finisher);
+  spec.finisher_params = json.at("finisher_params");
   return spec;
 }
 

@@ -18,6 +18,8 @@ struct JobSpec {
   Json params = Json::object();
   std::uint64_t batch_size = 1;
   double item_timeout_s = 0;
+  std::string finisher;  // empty: none; no part of what makes two runs the same
+  Json finisher_params = nullptr;
 
   Json to_json() const;
   static JobSpec from_json(const Json& json);

@@ -50,6 +50,10 @@ void Registry::add_function(const std::string& name, ItemFunction function) {
   add_once(functions_, name, function, "functions");
 }
 
+void Registry::add_finisher(const std::string& name, Finisher finisher) {
+  add_once(finishers_, name, finisher, "finishers");
+}
+
 const Registry::MakeProvider& Registry::provider(const std::string& name) const {
   return find_or_throw(providers_, name, "provider");
 }
@@ -61,6 +65,11 @@ const Registry::MakePlugin& Registry::plugin(const std::string& name) const {
 }
 ItemFunction Registry::function(const std::string& name) const {
   return find_or_throw(functions_, name, "function");
+}
+
+Finisher Registry::finisher(const std::string& name) const {
+  const auto found = finishers_.find(name);
+  return found == finishers_.end() ? nullptr : found->second;
 }
 
 std::string Registry::name_of(const std::type_info& type) const {

@@ -8,6 +8,7 @@
 // from a provider (inherit the constructors with `using`), plugins from nothing.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +23,9 @@ namespace tutti::parallel {
 
 class BaseRunner;
 using ItemFunction = Json (*)(std::uint64_t index);
+// Called once by whoever writes results.jsonl (the driver, or the last asynchronous worker), after
+// it: writes what else is to lie in the output folder. May be called again; must then do the same.
+using Finisher = void (*)(const std::filesystem::path& output_dir, const Json& params);
 
 class Registry {
  public:
@@ -36,12 +40,15 @@ class Registry {
   void add_runner(const std::string& name, std::type_index type, MakeRunner make);
   void add_plugin(const std::string& name, std::type_index type, MakePlugin make);
   void add_function(const std::string& name, ItemFunction function);
+  void add_finisher(const std::string& name, Finisher finisher);
 
   // Throw ConfigError with the nearest name when there is none.
   const MakeProvider& provider(const std::string& name) const;
   const MakeRunner& runner(const std::string& name) const;
   const MakePlugin& plugin(const std::string& name) const;
   ItemFunction function(const std::string& name) const;
+  // Null when this program has none of that name: `tutti wait` merges runs of other programs.
+  Finisher finisher(const std::string& name) const;
 
   // The name an object's class was registered under.
   std::string name_of(const std::type_info& type) const;
@@ -55,6 +62,7 @@ class Registry {
   std::map<std::string, MakeRunner> runners_;
   std::map<std::string, MakePlugin> plugins_;
   std::map<std::string, ItemFunction> functions_;
+  std::map<std::string, Finisher> finishers_;
   std::map<std::type_index, std::string> names_;
 };
 
@@ -86,6 +94,10 @@ inline bool register_function(const char* name, ItemFunction function) {
   Registry::global().add_function(name, function);
   return true;
 }
+inline bool register_finisher(const char* name, Finisher finisher) {
+  Registry::global().add_finisher(name, finisher);
+  return true;
+}
 }  // namespace detail
 
 #define TUTTI_REGISTER_PROVIDER(Class)                          \
@@ -100,5 +112,8 @@ inline bool register_function(const char* name, ItemFunction function) {
 #define TUTTI_REGISTER_FUNCTION(function)                          \
   [[maybe_unused]] static const bool tutti_registered_##function = \
       ::tutti::parallel::detail::register_function(#function, function)
+#define TUTTI_REGISTER_FINISHER(function)                          \
+  [[maybe_unused]] static const bool tutti_registered_##function = \
+      ::tutti::parallel::detail::register_finisher(#function, function)
 
 }  // namespace tutti::parallel

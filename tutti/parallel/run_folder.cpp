@@ -56,6 +56,8 @@ std::vector<fs::path> journal_files(const fs::path& folder) {
   return files;
 }
 
+fs::path item_names_path(const fs::path& folder) { return folder / ".tutti" / "item_names.jsonl"; }
+
 Json read_manifest(const fs::path& folder) { return read_json_file(folder / "manifest.json"); }
 Json read_status(const fs::path& folder) { return read_json_file(folder / "status.json"); }
 
@@ -184,6 +186,7 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
   manifest["created"] = created_;
   manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
   manifest["items"] = counts.total;
+  if (indices_.is_range() && indices_.size() > 0) manifest["first"] = indices_[0];
   manifest["ok"] = counts.ok;
   manifest["failed"] = counts.failed;
   manifest["fingerprint_hash"] = fmt::format("{:016x}", fingerprint_hash(fingerprint_));

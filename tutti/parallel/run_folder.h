@@ -87,6 +87,10 @@ FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fi
                            const std::function<void(std::uint64_t, const Json&)>& each,
                            bool only_failed = false);
 
+// Where a run keeps the names of its items for those who write its results later: one JSON value a
+// line. Absent: the items are lines of .tutti/items.txt, or numbers.
+std::filesystem::path item_names_path(const std::filesystem::path& folder);
+
 // manifest.json and status.json of a folder, or null.
 Json read_manifest(const std::filesystem::path& folder);
 Json read_status(const std::filesystem::path& folder);

@@ -30,6 +30,9 @@
 
 namespace tutti::parallel {
 
+struct JobSpec;
+class RunFolder;
+
 class BaseRunner {
  public:
   // Keeps a reference: the provider must outlive the runner.
@@ -54,11 +57,25 @@ class BaseRunner {
   // Runs the items on the current client, or on one made for the occasion. Results in the order of
   // `indices`. Throws TaskError when an item failed and on_error is stop; with skip, a failed
   // item's result is null and it is listed in failed.jsonl where there is an output folder.
+  // With `parallel.async: true` and an output folder the items are done as by submit(), and the
+  // call waits for them: what kills it does not stop the work, and the next call finds the results.
   std::vector<Json> operator()(const Indices& indices, RunOptions options = {});
+
+  // Hands the items to workers that need no driver and returns: they share them out through
+  // options.output_dir, the last one writes results.jsonl and calls options.finisher (the hooks
+  // above are for a driver: call the runner on the folder later). Returns the jobs; none when
+  // nothing was left to do. Throws SchedulerError, IoError when the folder is in use, ConfigError.
+  std::vector<JobStatus> submit(const Indices& indices, RunOptions options);
 
   const EnvironmentProvider& provider() const noexcept { return provider_; }
 
  private:
+  JobSpec job_of(const Indices& indices, RunOptions& options) const;
+  Json fingerprint_of(const JobSpec& job, const Indices& indices) const;
+  // Runs what the folder lacks, writes the results, calls hooks and finisher.
+  std::vector<Json> run_here(RunFolder& folder, const JobSpec& job, const Indices& indices,
+                             const RunOptions& options);
+
   const EnvironmentProvider& provider_;
 };
 

@@ -5,6 +5,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/runner.h"
@@ -119,6 +120,45 @@ parallel::ParallelSettings worker_settings(const config::Node& inference) {
   return settings;
 }
 
+// The results of a folder, in item order; null for items that failed.
+std::vector<Json> read_results(const fs::path& folder) {
+  std::vector<Json> results;
+  const fs::path file = folder / "results.jsonl";
+  for (const std::string& line : split(read_file(file), '\n'))
+    if (!line.empty()) results.push_back(parse_json(line, file.string()).value("result", Json()));
+  return results;
+}
+
+// Whoever writes results.jsonl writes the .scp files too.
+void write_inference_fields(const fs::path& folder, const Json& params) {
+  FieldWriterOptions fields;
+  fields.output_dir = folder;
+  fields.id_key = params.at("id_key");
+  fields.fields = params.at("fields").get<std::vector<std::string>>();
+  fields.artifacts = config::from_json(params.at("artifacts"));
+  write_fields(fields, read_results(folder));
+}
+TUTTI_REGISTER_FINISHER(write_inference_fields);
+
+Json field_params(const config::Node& inference) {
+  FieldWriterOptions fields;
+  if (inference["output_keys"].is_list())
+    fields.fields = inference["output_keys"].as<std::vector<std::string>>();
+  else if (custom_name(inference["runner"]).empty())
+    fields.fields = item_model_outputs(inference["model"]);
+  return {{"id_key", inference["idx_key"].value_or(fields.id_key)},
+          {"fields", fields.fields},
+          {"artifacts", config::to_json(inference["output_artifacts"])}};
+}
+
+void log_submitted(const std::string& name, const fs::path& folder,
+                   const std::vector<parallel::JobStatus>& jobs) {
+  std::vector<std::string> ids;
+  for (const auto& job : jobs) ids.push_back(job.job_id);
+  log::info("{}: submitted {} jobs ({}); follow with: tutti status {}", name, ids.size(),
+            join(ids, " "), folder.string());
+}
+
 double audio_seconds(const std::vector<Json>& results) {
   double seconds = 0;
   for (const auto& result : results)
@@ -135,17 +175,12 @@ void infer(const StageContext& context) {
   const auto batch_size = inference["batch_size"].value_or<std::uint64_t>(1);
   const auto sets = open_test_sets(inference, data_dir, 0);
   const parallel::ParallelScope scope(worker_settings(inference));
-  const auto client = parallel::get_client<>();
+  const bool async = parallel::current_parallel().async;
+  std::optional<parallel::ClientScope> client;  // its workers serve all sets
+  if (!async) client.emplace(std::vector<std::string>{}, parallel::ClientOptions{});
   const auto provider =
       make_provider(inference, {{"data_dir", data_dir}, {"batch_size", batch_size}});
-  const bool is_decoder = custom_name(inference["runner"]).empty();
-  FieldWriterOptions fields;
-  fields.id_key = inference["idx_key"].value_or(fields.id_key);
-  fields.artifacts = inference["output_artifacts"];
-  if (inference["output_keys"].is_list())
-    fields.fields = inference["output_keys"].as<std::vector<std::string>>();
-  else if (is_decoder)
-    fields.fields = item_model_outputs(inference["model"]);
+  const bool leaves = async && context.is_last;
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
     const auto runner = make_runner(inference, *provider);
@@ -154,15 +189,23 @@ void infer(const StageContext& context) {
     options.output_dir = inference_dir / name;
     options.progress = true;
     options.handle_signals = true;
+    options.finisher = "write_inference_fields";
+    options.finisher_params = field_params(inference);
     const std::uint64_t begin = sets->begin_of(s);
     options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json {
       return dataset->uid(index - begin);
     };
+    const auto items = parallel::range(begin, begin + dataset->size());
+    if (leaves) {
+      const auto jobs = runner->submit(items, options);
+      if (jobs.empty()) continue;
+      log_submitted(name, options.output_dir, jobs);
+      if (context.left_unfinished != nullptr) *context.left_unfinished = true;
+      continue;
+    }
     const double start = Clock::system().unix_seconds();
-    const auto results = (*runner)(parallel::range(begin, begin + dataset->size()), options);
+    const auto results = (*runner)(items, options);
     const double seconds = Clock::system().unix_seconds() - start;
-    fields.output_dir = inference_dir / name;
-    write_fields(fields, results);
     const double audio = audio_seconds(results);
     log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name,
               dataset->size(), format_duration(audio), format_duration(seconds),

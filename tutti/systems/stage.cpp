@@ -123,7 +123,7 @@ bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
   return false;
 }
 
-void run_one(const Stage& stage, const StageContext& context) {
+void run_one(const Stage& stage, const StageContext& context, bool is_last) {
   const fs::path folder = context.folder(stage.folder_key);
   const Json inputs = stage.inputs ? stage.inputs(context) : Json::object();
   const fs::path record = record_path(stage, context);
@@ -142,14 +142,22 @@ void run_one(const Stage& stage, const StageContext& context) {
   if (writes_files) log_beginning(stage, context);
   if (!rank) log::info("{}", stage.summary);
   const double begin = Clock::system().unix_seconds();
+  bool left_unfinished = false;
+  StageContext own = context;
+  own.left_unfinished = &left_unfinished;
+  own.is_last = is_last;
   try {
-    stage.run(context);
+    stage.run(own);
   } catch (const std::exception& e) {
     log::debug("stopped: {}", e.what());
     log::configure({});
     throw;
   }
   const double seconds = Clock::system().unix_seconds() - begin;
+  if (left_unfinished) {
+    log::configure({});
+    return;
+  }
   if (!writes_files) return;
   write_file_atomic(record, Json{{"stage", stage.name},
                                  {"finished", utc_timestamp(Clock::system().unix_seconds())},
@@ -232,7 +240,7 @@ void run_stages(const std::vector<Stage>& stages, const StageContext& context, b
     if (dry_run) {
       fmt::print("{:2} {:16} {}\n", stage.number, stage.name, stage.summary);
     } else if (stage.name == "train" || launcher_rank().value_or(0) == 0) {
-      run_one(stage, context);
+      run_one(stage, context, &stage == &stages.back());
     } else if (train_follows(stages, stage)) {
       wait_for_rank_zero(stage, context);
     }

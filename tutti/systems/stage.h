@@ -40,6 +40,10 @@ struct StageContext {
   config::Node demo;
   ContextRequest request;            // what it was loaded from; force is in there
   std::vector<std::string> command;  // argv, for the logs
+  bool is_last = true;               // no other stage of this command follows
+  // Set by a stage that left its work to others (asynchronous decoding): it is not finished, and
+  // the same command run later goes on with it. Null: nobody wants to know.
+  bool* left_unfinished = nullptr;
 
   // A path of the first config that has the key; throws ConfigError when none has.
   std::filesystem::path folder(std::string_view key) const;

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """A strict stand-in for PBS, Moab and LSF, none of which can be had from Debian.
 
-  scheduler.py BED COMMAND ARGS...      COMMAND: qsub qstat qdel msub checkjob canceljob bsub bjobs bkill
+  scheduler.py BED COMMAND ARGS...      COMMAND: qsub qstat qdel qrerun msub checkjob canceljob mjobctl bsub bjobs bkill brequeue
+  scheduler.py BED node-down TASK       the node of a running task loses its power
+  scheduler.py BED tasks STATE          the ids of the tasks in a state: queued, running, ended
 
 It reads the script as the real one does (directives up to the first command, unknown ones refused), runs a copy of it in
 the background in a session of its own, in the environment and folder the real one would give it, and kills it at its
@@ -19,6 +21,7 @@ import fcntl, json, os, re, shlex, signal, subprocess, sys, time
 
 BED, COMMAND, ARGS = sys.argv[1], os.path.basename(sys.argv[2]), sys.argv[3:]
 JOBS = os.path.join(BED, "jobs")
+RUNNING = ("running", "requeued", "cancelled", "node_down")  # states of a task that holds a slot
 LIMIT_MB, QUEUES, ACCOUNTS, CPUS = 4000, {"batch", "gpu"}, {"project1"}, 8
 
 
@@ -217,20 +220,25 @@ def kill_session(sid, sig):
             pass
 
 
-def run_task(task):
-    """The life of one task, in a process of its own: waits for a slot, runs the script, notes how it ended."""
+def wait_for_slot(task):
+    """Queued until there is a slot; None: cancelled meanwhile."""
     while True:
         with Locked():
             job = load(task)
             if job["state"] == "cancelled":
-                job.update(state="ended", exit=271, ended=time.time())
-                return save(job)
-            running = sum(1 for n in os.listdir(JOBS) if n.endswith(".json") and (load(n[:-5]) or {}).get("state") == "running")
+                job.update(state="ended", exit=271, ended_by="cancelled", ended=time.time())
+                save(job)
+                return None
+            running = sum(1 for n in os.listdir(JOBS) if n.endswith(".json") and (load(n[:-5]) or {}).get("state") in RUNNING)
             if running < conduct("slots", 8):
                 job.update(state="running", started=time.time())
                 save(job)
-                break
+                return job
         time.sleep(0.1)
+
+
+def run_once(task, job):
+    """One life of a task, up to its end; returns its exit code and who ended it."""
     preempt = None
     if conduct("preempt_s"):
         with Locked():
@@ -239,28 +247,41 @@ def run_task(task):
     with open(job["out"], "ab") as out, open(job["err"], "ab") as err:
         child = subprocess.Popen([job["shell"], job["script"]], cwd=job["cwd"], env=job["env"], stdin=subprocess.DEVNULL,
                                  stdout=out, stderr=err, start_new_session=True)
-    with Locked():
-        job["sid"] = child.pid
-        save(job)
     ended_by, killed_at = "", 0
     while child.poll() is None or (killed_at and session_pids(child.pid)):
         time.sleep(0.05)
         now = time.time()
-        wanted = load(task)["state"] == "cancelled"
-        if not ended_by and (wanted or now - job["started"] > job["walltime"] or (preempt and now - job["started"] > preempt)):
-            ended_by = "cancelled" if wanted else "walltime" if now - job["started"] > job["walltime"] else "preempted"
-            killed_at = now
-            kill_session(child.pid, signal.SIGTERM)
+        wanted = load(task)["state"]
+        if not ended_by:
+            if wanted != "running":
+                ended_by = wanted  # cancelled, requeued, node_down
+            elif now - job["started"] > job["walltime"]:
+                ended_by = "walltime"
+            elif preempt and now - job["started"] > preempt:
+                ended_by = "preempted"
+            if ended_by:
+                killed_at = now
+                kill_session(child.pid, signal.SIGKILL if ended_by == "node_down" else signal.SIGTERM)
         if ended_by and now - killed_at > 3:
             kill_session(child.pid, signal.SIGKILL)
     kill_session(child.pid, signal.SIGKILL)  # a job's end is the end of all it started
     code = child.returncode
-    with Locked():
-        job = load(task)
-        job.update(state="ended", exit=256 - code if code < 0 else code, ended_by=ended_by, ended=time.time())
-        if ended_by and job["exit"] == 0:
-            job["exit"] = 271
-        save(job)
+    code = 256 - code if code < 0 else code
+    return (271 if ended_by and code == 0 else code), ended_by
+
+
+def run_task(task):
+    """The life of one task, in a process of its own: waits for a slot, runs the script, notes how it ended."""
+    while (job := wait_for_slot(task)) is not None:
+        code, ended_by = run_once(task, job)
+        with Locked():
+            job = load(task)
+            if ended_by == "requeued" and job["state"] == "requeued":
+                job["state"] = "queued"  # the same job, once more
+                save(job)
+                continue
+            job.update(state="ended", exit=code, ended_by=ended_by, ended=time.time())
+            return save(job)
 
 
 def submit(kind, spec, script):
@@ -288,7 +309,8 @@ def submit(kind, spec, script):
                     path += "%s.%s%d%s" % (spec["name"], letter, number, "" if index is None else ".%d" % index)
                 logs[key] = path
             job = dict(task=task, index=index, kind=kind, state="queued", submitted=time.time(), walltime=spec["walltime"], script=copy,
-                       cwd=os.getcwd() if kind == "lsf" else BED, env=env, exit=None, ended_by="", shell="/bin/bash", **logs)
+                       cwd=os.getcwd() if kind == "lsf" else BED, env=env, exit=None, ended_by="", shell="/bin/bash",
+                       submitted_as="Moab." + task if COMMAND == "msub" else pbs_id(task), **logs)
             if counter("submitted") < conduct("lose", 0):
                 continue
             save(job)
@@ -299,16 +321,16 @@ def submit(kind, spec, script):
     return number
 
 
-def cancel(task):
-    """False: no such job."""
+def order(task, state, of=("queued", "running")):
+    """Asks for the end of a task, or of all tasks of an array. False: no such job."""
     with Locked():
         found = False
         for name in os.listdir(JOBS):
             if name == task + ".json" or name.startswith(task + "["):
                 found = True
                 job = load(name[:-5])
-                if job and job["state"] in ("queued", "running"):
-                    job["state"] = "cancelled"
+                if job and job["state"] in of:
+                    job["state"] = state
                     save(job)
         return found
 
@@ -355,7 +377,7 @@ def qstat():
         if job is None:
             missing.append(full)
             continue
-        letter = {"queued": "Q", "running": "R", "cancelled": "E", "ended": "F"}[job["state"]]
+        letter = {"queued": "Q", "running": "R", "ended": "F"}.get(job["state"], "E")
         if job["state"] == "ended" and job["index"] is not None:
             letter = "X"
         answers[full] = {"Job_Name": "x", "job_state": letter}
@@ -385,9 +407,9 @@ def checkjob():
     job = known(number)
     if job is None:
         fail("ERROR:  invalid job specified (%s)" % ARGS[0], 1)
-    state = {"queued": "Idle", "running": "Running", "cancelled": "Running"}.get(job["state"])
-    if state is None:
-        state = "Removed" if job["ended_by"] in ("cancelled", "preempted", "walltime") else "Completed"
+    state = {"queued": "Idle", "ended": "Completed"}.get(job["state"], "Running")
+    if state == "Completed" and job["ended_by"]:
+        state = "Removed"
     say("job %s\n\nAName: x\nState: %s" % (ARGS[0], state))
     if state == "Completed":
         print("Completion Code: %d  Time: Sun Nov 15 12:00:00" % job["exit"])
@@ -400,7 +422,7 @@ def remove():
     code = 0
     for full in ARGS:
         task = full.replace("Moab.", "").split(".")[0].replace("[]", "")
-        if cancel(task):
+        if order(task, "cancelled"):
             if COMMAND == "bkill":
                 print("Job <%s> is being terminated" % full)
             if COMMAND == "canceljob":
@@ -410,6 +432,26 @@ def remove():
         print({"qdel": "qdel: Unknown Job Id %s", "bkill": "Job <%s>: No matching job found",
                "canceljob": "ERROR:  invalid job specified (%s)"}[COMMAND] % full, file=sys.stderr)
     sys.exit(code)
+
+
+def requeue():
+    """qrerun ID..., mjobctl -R ID, brequeue ID...: the job goes back into the queue under its own id."""
+    words = ARGS
+    if COMMAND == "mjobctl":
+        if ARGS[:1] != ["-R"]:
+            fail("mjobctl: only -R is played here", 1)
+        words = ARGS[1:]
+    for full in words:
+        task = full.replace("Moab.", "").split(".")[0]
+        if not order(task, "requeued", of=("running",)):
+            fail("%s: no such job: %s" % (COMMAND, full), 1)
+
+
+def tasks():
+    for name in sorted(os.listdir(JOBS)):
+        job = load(name[:-5]) if name.endswith(".json") else None
+        if job and job["state"] == ARGS[0]:
+            print(job["task"] if job["kind"] == "lsf" else job["submitted_as"])
 
 
 def bsub():
@@ -432,9 +474,9 @@ def bjobs():
             print("Job <%s> is not found" % full, file=sys.stderr)
             code = 255
             continue
-        stat = {"queued": "PEND", "running": "RUN", "cancelled": "RUN"}.get(job["state"]) or ("DONE" if job["exit"] == 0 else "EXIT")
+        stat = {"queued": "PEND", "ended": "DONE" if job["exit"] == 0 else "EXIT"}.get(job["state"], "RUN")
         why = {"walltime": "TERM_RUNLIMIT: job killed after reaching LSF run time limit", "preempted": "TERM_PREEMPT: job killed after preemption",
-               "cancelled": "TERM_OWNER: job killed by owner"}.get(job["ended_by"], "-")
+               "cancelled": "TERM_OWNER: job killed by owner", "node_down": "TERM_REMOVE_HUNG_JOB: job removed from the LSF system"}.get(job["ended_by"], "-")
         values = {"jobid": full.split("[")[0], "jobindex": str(job["index"] or 0), "stat": stat,
                   "exit_code": str(job["exit"]) if stat == "EXIT" else "-", "exit_reason": why if stat == "EXIT" else "-",
                   "pend_reason": "New job is waiting for scheduling;" if stat == "PEND" else "-"}
@@ -444,16 +486,14 @@ def bjobs():
 
 def stop_all():
     """Ends every task of the bed; for down.sh."""
-    with Locked():
-        tasks = [load(n[:-5]) for n in os.listdir(JOBS) if n.endswith(".json")]
-        for job in tasks:
-            if job and job["state"] in ("queued", "running"):
-                job["state"] = "cancelled"
-                save(job)
+    names = [n[:-5] for n in os.listdir(JOBS) if n.endswith(".json")]
+    for name in names:
+        order(name, "cancelled", of=("queued", "running", "requeued"))
     deadline = time.time() + 20
-    while time.time() < deadline and any((load(j["task"]) or {}).get("state") == "cancelled" for j in tasks if j):
+    while time.time() < deadline and any((load(n) or {}).get("state") in ("queued", *RUNNING) for n in names):
         time.sleep(0.1)
 
 
 {"qsub": qsub, "msub": qsub, "qstat": qstat, "checkjob": checkjob, "qdel": remove, "canceljob": remove, "bkill": remove, "bsub": bsub,
- "bjobs": bjobs, "run-task": lambda: run_task(ARGS[0]), "stop-all": stop_all}[COMMAND]()
+ "bjobs": bjobs, "qrerun": requeue, "mjobctl": requeue, "brequeue": requeue, "tasks": tasks, "run-task": lambda: run_task(ARGS[0]),
+ "node-down": lambda: order(ARGS[0].replace("Moab.", "").split(".")[0], "node_down", of=("running",)), "stop-all": stop_all}[COMMAND]()

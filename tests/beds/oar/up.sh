@@ -41,9 +41,9 @@ alive /var/run/oar-server.pid || clean setsid /usr/sbin/oar-server
 for _ in $(seq 50); do ss -ltn | grep -q ":$SPORT " && break; sleep 0.1; done
 have=$(oarnodes -s 2>/dev/null | grep -cE ': (Alive|Suspected|Absent|Dead)' || true)
 if [ "${have:-0}" = 0 ]; then
+  oarproperty -a mem_core >>"$BED/log/nodes.log" 2>&1  # MiB a core
   for ((n = 1; n <= NODES; n++)); do
-    for ((c = 0; c < CORES; c++)); do oarnodesetting -a -h "$NET.$n" -p cpuset=$c -p core=$((n * CORES + c)) >>"$BED/log/nodes.log" 2>&1 ||
-      oarnodesetting -a -h "$NET.$n" -p cpuset=$c >>"$BED/log/nodes.log" 2>&1; done
+    for ((c = 0; c < CORES; c++)); do oarnodesetting -a -h "$NET.$n" -p cpuset=$c -p mem_core=2000 >>"$BED/log/nodes.log" 2>&1; done
   done
 fi
 for _ in $(seq 100); do

@@ -58,14 +58,15 @@ PreemptMode=REQUEUE
 JobCompType=jobcomp/filetxt
 JobCompLoc=$BED/log/jobcomp.txt
 AccountingStorageType=accounting_storage/none
-GresTypes=gpu
-NodeName=node[1-$NODES] NodeHostname=node[1-$NODES] NodeAddr=$NET.[1-$NODES] Port=[$((PORT + 4))-$((PORT + 3 + NODES))] CPUs=$CPUS RealMemory=$MEM Gres=gpu:fake:$GPUS State=UNKNOWN
+$( ((GPUS > 0)) && echo GresTypes=gpu)
+NodeName=node[1-$NODES] NodeHostname=node[1-$NODES] NodeAddr=$NET.[1-$NODES] Port=[$((PORT + 4))-$((PORT + 3 + NODES))] CPUs=$CPUS RealMemory=$MEM$( ((GPUS > 0)) && echo " Gres=gpu:fake:$GPUS") State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10
 PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=100 PreemptMode=OFF
 PartitionName=private Nodes=ALL MaxTime=INFINITE State=UP AllowAccounts=nobody
 C
-printf 'AutoDetect=off\nNodeName=node[1-%s] Name=gpu Type=fake File=%s/dev/nvidia[0-%s]\n' "$NODES" "$BED" "$((GPUS - 1))" >"$BED/etc/gres.conf"
+echo AutoDetect=off >"$BED/etc/gres.conf"
+((GPUS == 0)) || printf 'NodeName=node[1-%s] Name=gpu Type=fake File=%s/dev/nvidia[0-%s]\n' "$NODES" "$BED" "$((GPUS - 1))" >>"$BED/etc/gres.conf"
 # Without this slurmd 22.05 ends where /sys/fs/cgroup is not mounted, though nothing uses cgroups.
 printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$BED/etc/cgroup.conf"
 printf 'export SLURM_CONF=%s/etc/slurm.conf\n' "$BED" >"$BED/env.sh"

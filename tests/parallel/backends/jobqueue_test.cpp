@@ -64,6 +64,32 @@ TEST_F(JobQueue, ARefusalHasTheSchedulersWords) {
   EXPECT_EQ(slurm.asked.size(), 1U) << "a wrong request must not be repeated";
 }
 
+TEST_F(JobQueue, WhatNoHostHasIsRefusedBeforeItWaitsForEver) {
+  PlayedScheduler sge([](const Command& command) {
+    if (command.argv[0] == "qhost")
+      return says("HOSTNAME ARCH NCPU LOAD MEMTOT\na lx 4 0.1 16.0G\nb lx 4 0.1 8.0G\n");
+    return says("7\n");
+  });
+  const auto submit = [&](const std::string& more) {
+    WorkerLaunch launch = example_launch();
+    launch.run_folder = folder_.path();
+    JobQueueBackend queue(
+        make_sge(), options_from(SchedulerKind::kSge, "{cores: 2, processes: 1, " + more + "}"),
+        launch, sge, clock_);
+    return queue.submit(1).size();
+  };
+  try {
+    submit("memory: 32GB");
+    FAIL() << "accepted";
+  } catch (const SchedulerError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("by `qhost` the largest has 16.0G (a)"));
+  }
+  EXPECT_EQ(sge.asked, std::vector<std::string>{"qhost"}) << "nothing may be submitted";
+  EXPECT_EQ(submit("memory: 16GiB"), 1U);
+  EXPECT_EQ(submit("memory: 32GB, check_hosts: false"), 1U);
+  EXPECT_EQ(submit("memory: 32GB, memory_resource: ''"), 1U);
+}
+
 TEST_F(JobQueue, ABusyControllerIsTriedAgain) {
   int calls = 0;
   PlayedScheduler slurm([&](const Command&) {

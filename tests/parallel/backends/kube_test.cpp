@@ -42,6 +42,22 @@ TEST(KubeManifest, IsAnIndexedJob) {
   EXPECT_EQ(container["env"][1], (Json{{"name", "B"}, {"value", "true"}}));
 }
 
+TEST(KubeManifest, AnOldClusterGetsAJobPerWorker) {
+  const Json list = kube_manifest(kube("{image: a, annotations: {who: me}}"), example_launch(), "n",
+                                  2, 8, {1, 28});
+  EXPECT_EQ(list["kind"], "List");
+  ASSERT_EQ(list["items"].size(), 2U);
+  const Json second = list["items"][1];
+  EXPECT_EQ(second["metadata"]["name"], "n-1");
+  EXPECT_EQ(second["spec"]["backoffLimit"], 0);
+  EXPECT_FALSE(second["spec"].contains("completionMode"));
+  const Json meta = second["spec"]["template"]["metadata"];
+  EXPECT_EQ(meta["annotations"], (Json{{"who", "me"}, {"tutti-index", "1"}}));
+  EXPECT_EQ(meta["labels"]["tutti-submission"], "n");
+  EXPECT_EQ(second["spec"]["template"]["spec"]["containers"][0]["env"].back(),
+            (Json{{"name", "JOB_COMPLETION_INDEX"}, {"value", "1"}}));
+}
+
 TEST(KubeManifest, AnOwnSpecIsMergedNotPutInPlace) {
   const Json job = kube_manifest(
       kube("{image: a, custom_cluster_spec: {spec: {activeDeadlineSeconds: 60, template: {spec: "
@@ -98,9 +114,40 @@ TEST(KubeAnswers, ReasonsAreInWords) {
   EXPECT_THROW(parse_kube_pods("error"), DataError);
 }
 
+TEST(KubeAnswers, VersionsAreReadWithProvidersAdditions) {
+  const auto version = parse_kube_version(R"({"major":"1","minor":"28+","gitVersion":"v1.28"})");
+  EXPECT_EQ(version.minor, 28);
+  EXPECT_FALSE(version.has_indexed_jobs());
+  EXPECT_TRUE(parse_kube_version(R"({"major":"1","minor":"29"})").has_indexed_jobs());
+  EXPECT_TRUE(parse_kube_version(R"({"major":"2","minor":"0"})").has_indexed_jobs());
+  EXPECT_THROW(parse_kube_version("Unauthorized"), DataError);
+}
+
+TEST(KubeBackend, AnOldClustersJobsAreFoundAndDeletedOneByOne) {
+  TempFolder folder;
+  PlayedScheduler kubectl([](const Command& command) {
+    if (command.argv[2] == "--raw") return says(R"({"major":"1","minor":"20"})");
+    if (command.argv[1] == "get")
+      return says(R"({"items":[{"metadata":{"annotations":{"tutti-index":"1"}},)"
+                  R"("status":{"phase":"Running"}}]})");
+    return says("job.batch/x created\n");
+  });
+  ParallelSettings settings;
+  settings.options = config::parse_yaml("{image: a}", "t");
+  WorkerLaunch launch = example_launch();
+  launch.run_folder = folder.path();
+  const auto backend = make_kube(settings, launch, kubectl);
+  const auto jobs = backend->submit(2);
+  EXPECT_EQ(backend->poll().at(1).phase, JobPhase::kRunning);
+  backend->cancel({jobs[1].job_id});
+  const std::string name = jobs[1].job_id.substr(0, jobs[1].job_id.find('/'));
+  EXPECT_THAT(kubectl.asked.back(), HasSubstr("kubectl delete job " + name + "-1 "));
+}
+
 TEST(KubeBackend, SubmitsFollowsAndDeletes) {
   TempFolder folder;
   PlayedScheduler kubectl([](const Command& command) {
+    if (command.argv[2] == "--raw") return refuses("Forbidden");  // then it is taken for a new one
     if (command.argv[1] == "get")
       return says("{\"items\":[" + pod("1", "1", R"({"phase":"Running"})") + "]}");
     return says("job.batch/x created\n");
@@ -116,7 +163,7 @@ TEST(KubeBackend, SubmitsFollowsAndDeletes) {
   EXPECT_EQ(states.at(0).phase, JobPhase::kPending);
   EXPECT_EQ(states.at(1).phase, JobPhase::kRunning);
   backend->cancel();
-  EXPECT_THAT(kubectl.asked.back(), HasSubstr("kubectl delete job tutti-"));
+  EXPECT_THAT(kubectl.asked.back(), HasSubstr("kubectl delete jobs -l tutti-submission=tutti-"));
   PlayedScheduler refusing(
       [](const Command&) { return refuses("error: the server could not find the namespace"); });
   EXPECT_THROW(make_kube(settings, launch, refusing)->submit(1), SchedulerError);

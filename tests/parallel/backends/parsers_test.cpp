@@ -122,6 +122,28 @@ TEST(SgeAnswers, IdsAndStates) {
   EXPECT_TRUE(parse_qacct("failed       100 : assumedly after job\nexit_status  137\n").preempted);
 }
 
+TEST(SgeAnswers, SayWhyAJobWaitsAndWhatTheHostsHave) {
+  EXPECT_EQ(parse_scheduling_info("job_type:   NONE\nscheduling info:            (-l mem_free=9G) "
+                                  "cannot run at host \"a\"\n       and more\n"),
+            "(-l mem_free=9G) cannot run at host \"a\"");
+  EXPECT_EQ(parse_scheduling_info("job_type: NONE\n"), "");
+  const std::string head = "HOSTNAME ARCH NCPU NSOC NCOR NTHR LOAD MEMTOT MEMUSE SWAPTO SWAPUS\n";
+  const auto largest = parse_qhost(head + "-----\nglobal - - - - - - - - - -\n" +
+                                   "a lx-amd64 2 1 2 2 6.33 23.5G 3.2G 0.0 0.0\n" +
+                                   "b lx-amd64 2 1 2 2 0.10 512.0M 3.2G 0.0 0.0\n");
+  EXPECT_EQ(largest.name, "a");
+  EXPECT_EQ(largest.memory, "23.5G");
+  EXPECT_EQ(largest.bytes, std::uint64_t{47} << 29);
+  EXPECT_EQ(parse_qhost("HOSTNAME ARCH NCPU LOAD MEMTOT\nold lx 4 0.1 1.0G\n").bytes, 1U << 30);
+  EXPECT_EQ(parse_qhost("error: commlib error").bytes, 0U);
+}
+
+TEST(CondorAnswers, TellTheLargestMachine) {
+  EXPECT_EQ(parse_condor_memory("node1 2048\nnode2 4096\nnode3 undefined\n"),
+            std::pair(std::uint64_t{4096}, std::string("node2")));
+  EXPECT_EQ(parse_condor_memory("").first, 0U);
+}
+
 TEST(LsfAnswers, IdsAndStates) {
   EXPECT_THAT(parse_bsub("MEMLIMIT 8000 MB\nJob <12345> is submitted to queue <q>.\n", 1),
               ElementsAre("12345"));

@@ -177,7 +177,7 @@ TEST(OarScript, JoinsConditionsInOneProperty) {
                           "-l /nodes=1/core=8,walltime=02:00:00",
                           "-O /shared/run/logs/tutti-worker-%jobid%.out",
                           "-E /shared/run/logs/tutti-worker-%jobid%.err", "--array 2",
-                          "-p \"(gpu_count=1) AND mem_core>=3338\"", "-t besteffort"));
+                          "-p (gpu_count=1) AND (mem_core>=3338)", "-t besteffort"));
   EXPECT_EQ(text.submit_line, "oarsub -S /shared/run/scripts/job-0.sh");
 }
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -15,6 +17,7 @@ std::filesystem::path BedTest::bed_;
 std::string BedTest::user_;
 std::string BedTest::name_;
 std::string BedTest::skip_reason_;
+std::map<std::string, std::string> BedTest::env_before_;
 
 namespace {
 
@@ -26,15 +29,74 @@ std::string bed_script(const std::string& name, const char* script) {
 
 }  // namespace
 
+namespace {
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+std::vector<pid_t> all_pids() {
+  std::vector<pid_t> pids;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc"))
+    if (const std::string name = entry.path().filename(); is_number(name))
+      pids.push_back(std::stoi(name));
+  std::sort(pids.begin(), pids.end());
+  return pids;
+}
+
+std::string proc_text(pid_t pid, const char* file) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/" + file);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+// Processes that have the bed as program, folder, open file or argument.
+std::string processes_of(const std::filesystem::path& bed) {
+  std::string found;
+  for (const pid_t pid : all_pids()) {
+    const std::filesystem::path folder = "/proc/" + std::to_string(pid);
+    bool ours = proc_text(pid, "cmdline").find(bed.string()) != std::string::npos;
+    std::error_code gone;  // it may end while we look
+    const auto look = [&](const std::filesystem::path& link) {
+      const auto target = std::filesystem::read_symlink(link, gone).string();
+      ours = ours || target.starts_with(bed.string());
+    };
+    for (const char* link : {"exe", "cwd", "root"}) look(folder / link);
+    for (const auto& fd : std::filesystem::directory_iterator(folder / "fd", gone)) look(fd.path());
+    if (ours) found += std::to_string(pid) + " " + proc_text(pid, "cmdline") + "\n";
+  }
+  return found;
+}
+
+// Beds of test programs that were killed.
+void remove_stale_beds(const std::string& name) {
+  const std::string prefix = "tutti-bed-" + name + "-";
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::temp_directory_path())) {
+    const std::string folder = entry.path().filename();
+    if (!folder.starts_with(prefix) || !is_number(folder.substr(prefix.size()))) continue;
+    if (std::filesystem::exists("/proc/" + folder.substr(prefix.size()))) continue;
+    run_command({.argv = {bed_script(name, "down.sh")},
+                 .env = {{"BED", entry.path().string()}},
+                 .timeout = std::chrono::seconds(120)});
+  }
+}
+
+}  // namespace
+
 void BedTest::bring_up(const std::string& name) {
+  if (name == name_) return;
+  bring_down();
   name_ = name;
   skip_reason_.clear();
+  remove_stale_beds(name);
   // Not a TempFolder: those are closed to the users some daemons run as.
   bed_ = std::filesystem::temp_directory_path() /
          ("tutti-bed-" + name + "-" + std::to_string(::getpid()));
   const auto up = run_command({.argv = {bed_script(name, "up.sh")},
                                .env = {{"BED", bed_.string()}, {"PROGRAM", kProgram}},
-                               .timeout = std::chrono::seconds(1200)});
+                               .timeout = std::chrono::seconds(3000)});
   if (up.exit_code == 77) {
     skip_reason_ = trim(up.out);
     return;
@@ -42,20 +104,40 @@ void BedTest::bring_up(const std::string& name) {
   ASSERT_TRUE(up.ok()) << up.out << up.err;
   user_ = std::filesystem::exists(bed_ / "user") ? std::string(trim(read_file(bed_ / "user"))) : "";
   // The bed's commands find it by the variables of its env.sh.
-  if (std::filesystem::exists(bed_ / "env.sh"))
-    for (const std::string& line : split(read_file(bed_ / "env.sh"), '\n'))
-      if (line.starts_with("export "))
-        for (const std::string& word : split_words(line.substr(7)))
-          ::setenv(word.substr(0, word.find('=')).c_str(), word.substr(word.find('=') + 1).c_str(),
-                   1);
+  if (!std::filesystem::exists(bed_ / "env.sh")) return;
+  for (const std::string& line : split(read_file(bed_ / "env.sh"), '\n')) {
+    if (!line.starts_with("export ")) continue;
+    for (const std::string& word : split_words(line.substr(7))) {
+      const std::string variable = word.substr(0, word.find('='));
+      const char* before = std::getenv(variable.c_str());
+      env_before_.emplace(variable, before == nullptr ? "" : before);
+      ::setenv(variable.c_str(), word.substr(word.find('=') + 1).c_str(), 1);
+    }
+  }
 }
 
-void BedTest::bring_down() {
+bool BedTest::bring_down() {
+  if (name_.empty()) return true;
   const auto down = run_command({.argv = {bed_script(name_, "down.sh")},
                                  .env = {{"BED", bed_.string()}},
                                  .timeout = std::chrono::seconds(120)});
-  EXPECT_TRUE(down.ok()) << down.out << down.err;
-  EXPECT_FALSE(std::filesystem::exists(bed_));
+  bool clean = down.ok();
+  if (!clean) std::fprintf(stderr, "%s\n", down.describe().c_str());
+  std::string left;
+  if (!eventually([&] { return (left = processes_of(bed_)).empty(); }, 20)) {
+    std::fprintf(stderr, "processes of the bed are left:\n%s", left.c_str());
+    clean = false;
+  }
+  if (std::filesystem::exists(bed_)) {
+    std::fprintf(stderr, "%s is left\n", bed_.c_str());
+    clean = false;
+  }
+  for (const auto& [variable, value] : env_before_)
+    value.empty() ? ::unsetenv(variable.c_str()) : ::setenv(variable.c_str(), value.c_str(), 1);
+  env_before_.clear();
+  name_.clear();
+  user_.clear();
+  return clean;
 }
 
 void BedTest::SetUp() {
@@ -98,12 +180,17 @@ std::vector<std::string> BedTest::run(const ParallelSettings& settings, const st
   return results;
 }
 
-CommandResult BedTest::tutti(const std::vector<std::string>& words) const {
+std::vector<std::string> BedTest::tutti_argv(const std::vector<std::string>& words) {
   std::vector<std::string> argv;
   if (!user_.empty()) argv = {(bed_ / "as-user").string()};
   argv.push_back(kProgram);
   argv.insert(argv.end(), words.begin(), words.end());
-  return run_command({.argv = argv, .cwd = folder_.path(), .timeout = std::chrono::seconds(120)});
+  return argv;
+}
+
+CommandResult BedTest::tutti(const std::vector<std::string>& words) const {
+  return run_command(
+      {.argv = tutti_argv(words), .cwd = folder_.path(), .timeout = std::chrono::seconds(240)});
 }
 
 std::vector<std::string> BedTest::map_words(const std::string& block,
@@ -126,6 +213,13 @@ CommandResult BedTest::map(const std::string& block, const std::filesystem::path
   return tutti(map_words(block, out, count, command, async));
 }
 
+Process BedTest::start_map(const std::string& block, const std::filesystem::path& out, int count,
+                           const std::vector<std::string>& command, bool async) const {
+  return Process::start({.argv = tutti_argv(map_words(block, out, count, command, async)),
+                         .cwd = folder_.path(),
+                         .stdout_path = out.string() + ".log"});
+}
+
 std::string BedTest::local_results(int count, const std::vector<std::string>& command) {
   const auto out = folder_.path() / ("local-" + std::to_string(next_run_++));
   const auto run = map("{env: local, n_workers: 4}", out, count, command, false);
@@ -141,37 +235,44 @@ std::string BedTest::wait_for_results(const std::filesystem::path& out) const {
   return read_file(out / "results.jsonl");
 }
 
-void BedTest::expect_local_bytes_in_both_modes(const std::string& block) {
-  const std::vector<std::string> command = {"printf", "item %s", "{}"};
-  const std::string expected = local_results(1000, command);
-  const auto sync = folder_.path() / "sync";
-  const auto run = map(block, sync, 1000, command, false);
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(read_file(sync / "results.jsonl"), expected);
-  const auto async = folder_.path() / "async";
-  const auto submitted = map(block, async, 1000, command, true);
-  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
-  EXPECT_EQ(wait_for_results(async), expected);
-  EXPECT_TRUE(eventually([&] { return processes_with("--run " + folder_.path().string()) == 0; }))
-      << "workers were left running";
-}
-
 std::uint64_t BedTest::num_ok(const std::filesystem::path& out) {
   std::error_code none;
   return std::filesystem::exists(out / "manifest.json", none) ? count_items(out).ok : 0;
 }
 
-int BedTest::processes_with(const std::string& word) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream in(entry.path() / "cmdline");
-    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::replace(text.begin(), text.end(), '\0', ' ');
-    if (text.find(word) != std::string::npos) ++count;
+std::string BedTest::worker_logs(const std::filesystem::path& out) {
+  std::string text;
+  for (const auto& entry : std::filesystem::directory_iterator(out / "logs"))
+    if (entry.path().filename().string().starts_with("worker-")) text += read_file(entry.path());
+  return text;
+}
+
+std::vector<pid_t> BedTest::processes_with(const std::vector<std::string>& words) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : all_pids()) {
+    const std::string line = proc_text(pid, "cmdline");
+    if (std::all_of(words.begin(), words.end(),
+                    [&](const std::string& word) { return line.find(word) != std::string::npos; }))
+      found.push_back(pid);
   }
-  return count;
+  return found;
+}
+
+std::vector<pid_t> BedTest::worker_pids(const std::filesystem::path& out) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : processes_with({"worker --run " + out.string()})) {
+    std::error_code gone;  // it may end while we look
+    const auto program =
+        std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone);
+    // Not the shells around it, nor its keeper; of an asynchronous worker not the supervisor.
+    const std::string line = proc_text(pid, "cmdline");
+    const bool supervisor =
+        line.find(" --async ") != std::string::npos && line.find(" --name ") == std::string::npos;
+    if (program.filename() == "tutti" && trim(proc_text(pid, "comm")) != "tutti-keeper" &&
+        !supervisor)
+      found.push_back(pid);
+  }
+  return found;
 }
 
 std::string BedTest::sh(const std::string& line) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,18 +23,21 @@ Json hundred_bytes(std::uint64_t index);  // 1 ms; always the same text for an i
 Json where(std::uint64_t index);  // 20 ms; {"host", "pid", "job", "gpus"} of the worker that ran it
 }  // namespace bed_items
 
-// All tests of a suite share one bed, brought up by the first and down after the last:
+// Suites of one bed share it: the first brings it up; it goes down when another is wanted, or with
+// the program (see main.cpp).
 //
 //   class Slurm : public BedTest {
 //    protected:
 //     static void SetUpTestSuite() { bring_up("slurm"); }
-//     static void TearDownTestSuite() { bring_down(); }
 //   };
 class BedTest : public ::testing::Test {
+ public:
+  // Checks that nothing is left behind; false, with words on stderr, when something is.
+  static bool bring_down();
+
  protected:
   static void bring_up(const std::string& name);
-  static void bring_down();  // and leaves nothing behind
-  void SetUp() override;     // skips the test when the bed cannot be had
+  void SetUp() override;  // skips the test when the bed cannot be had
   void TearDown() override;
 
   // Settings of a parallel block, from YAML; the test fails when they have problems.
@@ -45,26 +49,32 @@ class BedTest : public ::testing::Test {
 
   // The `tutti` program, as a user on the login node runs it.
   CommandResult tutti(const std::vector<std::string>& words) const;
+  static std::vector<std::string> tutti_argv(const std::vector<std::string>& words);
   // The words of `tutti map` over 0 .. count-1 with a flow map as parallel block.
   std::vector<std::string> map_words(const std::string& block, const std::filesystem::path& out,
                                      int count, const std::vector<std::string>& command,
                                      bool async) const;
   CommandResult map(const std::string& block, const std::filesystem::path& out, int count,
                     const std::vector<std::string>& command, bool async) const;
+  // The same in the background; output goes to `out`.log.
+  Process start_map(const std::string& block, const std::filesystem::path& out, int count,
+                    const std::vector<std::string>& command, bool async) const;
   // What a local run of the command gives.
   std::string local_results(int count, const std::vector<std::string>& command);
   // Waits for the asynchronous run in `out`; its results, or what went wrong.
   std::string wait_for_results(const std::filesystem::path& out) const;
-  // `tutti map` of 1,000 items on the block, synchronous and asynchronous, against local.
-  void expect_local_bytes_in_both_modes(const std::string& block);
-  // Items without a strike, a failure or a second try in the logs of a run.
+  // Items of the run in `out` that are done and ok.
   static std::uint64_t num_ok(const std::filesystem::path& out);
+  // All logs of the workers in `out`.
+  static std::string worker_logs(const std::filesystem::path& out);
 
   // Runs a shell line; its trimmed output.
   static std::string sh(const std::string& line);
   static bool eventually(const std::function<bool()>& condition, double limit_s = 60);
-  // Processes that carry `word` on their command line.
-  static int processes_with(const std::string& word);
+  // Processes with all of these words on their command line.
+  static std::vector<pid_t> processes_with(const std::vector<std::string>& words);
+  // The processes that run the items of the run in `out`.
+  static std::vector<pid_t> worker_pids(const std::filesystem::path& out);
 
   static std::filesystem::path bed_;
   static std::string user_;  // whom the scheduler lets submit; empty: us
@@ -74,6 +84,7 @@ class BedTest : public ::testing::Test {
  private:
   static std::string name_;
   static std::string skip_reason_;
+  static std::map<std::string, std::string> env_before_;  // variables the bed has changed
 };
 
 }  // namespace tutti::parallel

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_map>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -14,7 +15,7 @@ namespace tutti::parallel {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kNameKinds[] = {"index", "number", "line"};
+constexpr const char* kNameKinds[] = {"index", "number", "line", "json_line"};
 
 Json to_json(const Piece& piece) {
   Json json = Json::array();
@@ -67,11 +68,20 @@ std::optional<Json> read_small_json(const fs::path& path) {
 fs::path async_folder(const fs::path& output_folder) { return output_folder / ".tutti" / "async"; }
 std::string async_journal_name(const std::string& worker) { return "async-" + worker + ".journal"; }
 
-std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names) {
+std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names, const Indices& indices) {
   if (names.kind == ItemNames::Kind::kIndex) return nullptr;
   if (names.kind == ItemNames::Kind::kNumber)
     return [](std::uint64_t index) { return Json(std::to_string(index)); };
-  return [lines = read_items(names.file)](std::uint64_t index) { return Json(lines.at(index)); };
+  auto lines = read_items(names.file);
+  if (names.kind == ItemNames::Kind::kLine)
+    return
+        [lines = std::move(lines)](std::uint64_t index) -> Json { return Json(lines.at(index)); };
+  std::unordered_map<std::uint64_t, std::string> named;
+  for (std::uint64_t i = 0; i < indices.size(); ++i)
+    named.emplace(indices[i], std::move(lines.at(i)));
+  return [named = std::move(named), file = names.file.string()](std::uint64_t index) {
+    return parse_json(named.at(index), file);
+  };
 }
 
 std::vector<Piece> cut_into_pieces(const std::vector<wire::IndexRange>& work, int n_workers,

@@ -29,11 +29,12 @@ using Piece = std::vector<wire::IndexRange>;
 
 // What results.jsonl calls an item.
 struct ItemNames {
-  enum class Kind { kIndex, kNumber, kLine };  // 7, "7", or line 7 of a file
+  // 7, "7", line 7 of a file as text, or the JSON value in the line of its place among the indices
+  enum class Kind { kIndex, kNumber, kLine, kJsonLine };
   Kind kind = Kind::kIndex;
   std::filesystem::path file;
 };
-std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names);
+std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names, const Indices& indices);
 
 struct AsyncJob {
   std::string generation;  // tells the workers of two submissions in one folder apart

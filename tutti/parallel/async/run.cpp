@@ -13,6 +13,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/fingerprint.h"
+#include "tutti/parallel/registry.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -136,7 +137,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
     return jobs;
   } catch (...) {  // a refused submission must leave the folder as it was
     remove_async(folder.path());
-    folder.stop(make_item_of(async_options.item_names));
+    folder.stop(make_item_of(async_options.item_names, indices));
     throw;
   }
 }
@@ -148,11 +149,20 @@ void submit_successor(const fs::path& output_folder, const AsyncJob& job) {
   note_jobs(output_folder, backend->submit(1));
 }
 
-std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler) {
+namespace {
+
+// What changes while anybody works: jobs come, heartbeats go on.
+std::vector<std::pair<std::string, std::uint64_t>> signs_of_life(const fs::path& output_folder) {
+  std::vector<std::pair<std::string, std::uint64_t>> signs;
+  for (const JobStatus& job : noted_jobs(output_folder)) signs.emplace_back(job.job_id, 0);
+  for (const WorkerNote& note : read_worker_notes(async_folder(output_folder)))
+    signs.emplace_back(note.name, note.beat);
+  return signs;
+}
+
+AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
+                             bool ask_scheduler) {
   const fs::path folder = async_folder(output_folder);
-  std::error_code ignored;  // absent: an ordinary answer
-  if (!fs::exists(folder / "job.json", ignored)) return std::nullopt;
-  const AsyncJob job = AsyncJob::read(folder);
   AsyncState state;
   state.all_pieces_done = pieces_done(folder, job);
   bool any_note = false;
@@ -172,13 +182,17 @@ std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_sc
   } else if (!state.workers.empty() || state.coming_back) {
     state.state = "running";
   } else {
+    std::string failure;  // in the scheduler's words
     if (ask_scheduler && !is_local(job.settings)) {
       const auto backend =
           make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
       backend->adopt(noted_jobs(output_folder));
-      for (JobStatus& status : backend->poll())
+      for (JobStatus& status : backend->poll()) {
         if (status.phase == JobPhase::kPending || status.phase == JobPhase::kRunning)
           state.jobs.push_back(std::move(status));
+        else if (status.phase == JobPhase::kFailed)
+          failure = fmt::format("job {}: {}", status.job_id, status.reason);
+      }
     }
     const bool just_now =
         !any_note && Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds;
@@ -187,14 +201,44 @@ std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_sc
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
     } else {
       state.state = stop || written == "stopped" ? "stopped" : "died";
+      if (state.reason.empty()) state.reason = failure;
     }
   }
   return state;
 }
 
+}  // namespace
+
+std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler) {
+  const fs::path folder = async_folder(output_folder);
+  std::error_code ignored;  // absent: an ordinary answer
+  if (!fs::exists(folder / "job.json", ignored)) return std::nullopt;
+  const AsyncJob job = AsyncJob::read(folder);
+  // A scheduler may take seconds to answer, and short jobs come and go meanwhile: nobody is dead
+  // while something changes.
+  for (int look = 0;; ++look) {
+    const auto before = signs_of_life(output_folder);
+    AsyncState state = state_at_one_look(output_folder, job, ask_scheduler);
+    if (state.state != "died" || look == 9 || signs_of_life(output_folder) == before) return state;
+  }
+}
+
 FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& job) {
   const FolderCounts counts = write_results(output_folder, job.fingerprint_hash, job.indices,
-                                            make_item_of(job.item_names), nullptr);
+                                            make_item_of(job.item_names, job.indices), nullptr);
+  if (const std::string& name = job.spec.finisher; !name.empty()) {
+    // The results are whole whatever becomes of it; the next run in the folder calls it again.
+    try {
+      const Finisher finisher = Registry::global().finisher(name);
+      if (finisher == nullptr)
+        log::warning("run the command again that began {}: {} has still to be called",
+                     output_folder.string(), name);
+      else
+        finisher(output_folder, job.spec.finisher_params);
+    } catch (const Error& error) {
+      log::error("{}: {}: {}", output_folder.string(), name, error.what());
+    }
+  }
   update_manifest(output_folder, "done", counts);
   return counts;
 }
@@ -211,8 +255,8 @@ void mark_async_stopped(const fs::path& output_folder, const AsyncJob& job) {
   if (read_manifest(output_folder).value("state", "") == "done") return;
   const FolderCounts counts = count_items(output_folder);
   if (counts.failed > 0)  // the reason is there to read
-    write_results(output_folder, job.fingerprint_hash, job.indices, make_item_of(job.item_names),
-                  nullptr, true);
+    write_results(output_folder, job.fingerprint_hash, job.indices,
+                  make_item_of(job.item_names, job.indices), nullptr, true);
   update_manifest(output_folder, "stopped", counts);
 }
 
@@ -226,7 +270,7 @@ void cancel_async(const fs::path& output_folder, bool now) {
     backend->adopt(noted_jobs(output_folder));
     std::vector<std::string> waiting;
     for (const JobStatus& status : backend->poll())
-      if (now || status.phase == JobPhase::kPending) waiting.push_back(status.job_id);
+      if (now || status.phase != JobPhase::kRunning) waiting.push_back(status.job_id);
     if (!waiting.empty()) backend->cancel(waiting);
   }
   for (;;) {
@@ -238,7 +282,14 @@ void cancel_async(const fs::path& output_folder, bool now) {
 }
 
 void refuse_if_async_alive(const fs::path& output_folder) {
-  const auto state = async_state(output_folder, true);
+  auto state = async_state(output_folder, true);
+  // The workers of a run that is over are on their way out.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (state && state->state == "done" && !state->workers.empty() &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    state = async_state(output_folder, false);
+  }
   if (!state) return;
   const std::string fix = "wait for it (tutti wait), stop it (tutti cancel), or use another folder";
   if (!state->workers.empty())

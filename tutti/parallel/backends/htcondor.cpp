@@ -94,6 +94,18 @@ std::map<std::string, QueueState> parse_condor_json(std::string_view out) {
   return states;
 }
 
+std::pair<std::uint64_t, std::string> parse_condor_memory(std::string_view out) {
+  std::pair<std::uint64_t, std::string> most;
+  for (const std::string& line : split(out, '\n')) {
+    const auto words = split_words(line);
+    if (words.size() != 2 || words[1].size() > 18 ||
+        words[1].find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    most = std::max(most, {std::stoull(words[1]), words[0]});
+  }
+  return most;
+}
+
 namespace {
 
 constexpr char kAttributes[] =
@@ -179,6 +191,23 @@ class HTCondor final : public Dialect {
       if (history.ok()) states.merge(parse_condor_json(history.out));
     }
     return states;
+  }
+
+  // condor_submit takes what no machine has, and the job stays idle.
+  std::string impossible(const JobQueueOptions& options, CommandRunner& runner) const override {
+    const auto is_memory = [](std::string_view key) { return same_key(key, "RequestMemory"); };
+    for (const auto& [key, value] : options.extra_assignments)
+      if (is_memory(key) || same_key(key, "Requirements")) return "";
+    if (std::any_of(options.job_directives_skip.begin(), options.job_directives_skip.end(),
+                    is_memory))
+      return "";
+    const CommandResult machines = ask(runner, {"condor_status", "-af", "Machine", "TotalMemory"});
+    const auto [mib, name] = parse_condor_memory(machines.ok() ? machines.out : "");
+    const auto wanted = ceil_div(options.memory.count, 1 << 20);
+    if (mib == 0 || wanted <= mib) return "";
+    return fmt::format(
+        "no machine has {} MiB of memory; by `condor_status` the largest has {} ({})", wanted, mib,
+        name);
   }
 
   std::vector<std::string> cancel_words(const JobQueueOptions& options) const override {

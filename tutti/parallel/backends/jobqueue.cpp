@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -41,6 +42,9 @@ bool is_about_arrays(const CommandResult& result) {
   std::string words = result.err + result.out;
   std::transform(words.begin(), words.end(), words.begin(),
                  [](unsigned char c) { return std::tolower(c); });
+  // OAR says so of every array, whatever it then refuses.
+  if (const auto at = words.find("simple array job submission is used"); at != std::string::npos)
+    words.erase(at, 35);
   return words.find("array") != std::string::npos;
 }
 
@@ -179,6 +183,9 @@ std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission)
 
 std::vector<JobStatus> JobQueueBackend::submit(int n) {
   if (n <= 0) return {};
+  if (options_.check_hosts && !std::exchange(hosts_checked_, true))
+    if (const std::string why = dialect_->impossible(options_, runner_); !why.empty())
+      throw SchedulerError(why, "ask for less; check_hosts: false waits for hosts that come later");
   make_folders(launch_.run_folder / "scripts");
   make_folders(launch_.run_folder / "logs");
   if (options_.log_directory && options_.log_directory->find('$') == std::string::npos)

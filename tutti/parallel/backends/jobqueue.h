@@ -63,6 +63,13 @@ class Dialect {
   // States of those of `ids` the scheduler knows. Throws SchedulerError when it cannot be asked.
   virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
                                                   CommandRunner& runner) const = 0;
+  // Why no host could ever run such a job, in the scheduler's figures; empty: one could, or that
+  // cannot be told. For schedulers that would let the job wait for ever; asked before the first
+  // submission.
+  virtual std::string impossible(const JobQueueOptions& /*options*/,
+                                 CommandRunner& /*runner*/) const {
+    return "";
+  }
   // "scancel ID...": the words before the ids.
   virtual std::vector<std::string> cancel_words(const JobQueueOptions& options) const = 0;
   Command cancel_command(const JobQueueOptions& options, const std::vector<std::string>& ids) const;
@@ -134,6 +141,7 @@ class JobQueueBackend final : public Backend {
   std::vector<Job> jobs_;
   int next_worker_id_ = 0;
   int next_submission_ = 0;
+  bool hosts_checked_ = false;   // Dialect::impossible has been asked
   bool arrays_refused_ = false;  // this cluster has arrays switched off
   std::optional<Clock::TimePoint> last_query_;
   Seconds query_pause_{1.0};

@@ -48,6 +48,7 @@ const std::vector<Owned>& owned_options() {
       {"memory_per_core_property_name", {K::kOar}},
       {"parallel_environment", {K::kSge}},
       {"memory_resource", {K::kSge}},
+      {"check_hosts", {K::kSge, K::kHtcondor}},
   };
   return table;
 }
@@ -384,6 +385,8 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
       "parallel environment for jobs of more than one core");
   own("memory_resource", &O::memory_resource,
       "resource that requests memory per slot; \"\": request none");
+  own("check_hosts", &O::check_hosts,
+      "refuse what no host has the memory for (false: wait for hosts that come later)");
   for (const auto& [key, member] : std::initializer_list<std::pair<const char*, Node O::*>>{
            {"nanny", &O::nanny},
            {"protocol", &O::protocol},

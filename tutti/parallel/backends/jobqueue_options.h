@@ -68,6 +68,7 @@ struct JobQueueOptions {
   std::optional<std::string> memory_per_core_property_name;  // oar
   std::string parallel_environment = "smp";                  // sge; ours
   std::string memory_resource = "mem_free";                  // sge; ours
+  bool check_hosts = true;                                   // sge, htcondor; ours
 
   // Accepted for dask-jobqueue's sake; see the notices in the .cpp.
   config::Node nanny, protocol, security, shared_temp_directory, config_name, name,

@@ -53,8 +53,16 @@ Json kube_merge(Json base, const Json& over) {
   return over;
 }
 
-Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
-                   const std::string& job_name, int num_workers, int first_worker_id) {
+namespace {
+
+// Pods and Jobs of one submission carry it, whether they are one Job or many.
+constexpr const char* kSubmissionLabel = "tutti-submission";
+// Where an old cluster's Jobs note which worker of the submission they are.
+constexpr const char* kIndexAnnotation = "tutti-index";
+
+Json one_job(const KubeSettings& settings, const WorkerLaunch& launch, const std::string& job_name,
+             const std::string& submission, int first_worker_id, const Json& spec,
+             const Json& more_env, const Json& more_annotations) {
   std::vector<std::string> words;
   for (const std::string& word : settings.worker_command) words.push_back(shell_quote(word));
   for (std::size_t i = settings.worker_command.empty() ? 0 : 1; i < launch.command.size(); ++i)
@@ -69,6 +77,7 @@ Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
       env.push_back({{"name", name}, {"value", std::to_string(settings.threads)}});
   env.push_back({{"name", worker_env::kJobId},
                  {"valueFrom", {{"fieldRef", {{"fieldPath", "metadata.name"}}}}}});
+  for (const Json& one : more_env) env.push_back(one);
   Json container = {
       {"name", "worker"},
       {"image", settings.image},
@@ -84,22 +93,46 @@ Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
   if (!settings.node_selector.empty()) pod_spec["nodeSelector"] = settings.node_selector;
   Json labels = settings.labels;
   labels["app.kubernetes.io/managed-by"] = "tutti";
+  labels[kSubmissionLabel] = submission;
   Json pod_meta = {{"labels", labels}};
-  if (!settings.annotations.empty()) pod_meta["annotations"] = settings.annotations;
+  Json annotations = settings.annotations;
+  annotations.update(more_annotations);
+  if (!annotations.empty()) pod_meta["annotations"] = annotations;
   Json meta = {{"name", job_name}, {"labels", labels}};
   if (!settings.name_space.empty()) meta["namespace"] = settings.name_space;
-  const Json job = {
-      {"apiVersion", "batch/v1"},
-      {"kind", "Job"},
-      {"metadata", meta},
-      {"spec",
-       {{"completionMode", "Indexed"},
-        {"completions", num_workers},
-        {"parallelism", num_workers},
-        {"backoffLimitPerIndex", 0},
-        {"ttlSecondsAfterFinished", 3600},  // should the driver never come back to delete it
-        {"template", {{"metadata", pod_meta}, {"spec", pod_spec}}}}}};
+  Json job = {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", meta}, {"spec", spec}};
+  job["spec"]["ttlSecondsAfterFinished"] = 3600;  // should the driver never come back to delete it
+  job["spec"]["template"] = {{"metadata", pod_meta}, {"spec", pod_spec}};
   return kube_merge(job, settings.custom_spec);
+}
+
+}  // namespace
+
+Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
+                   const std::string& name, int num_workers, int first_worker_id,
+                   KubeVersion version) {
+  if (version.has_indexed_jobs())
+    return one_job(settings, launch, name, name, first_worker_id,
+                   {{"completionMode", "Indexed"},
+                    {"completions", num_workers},
+                    {"parallelism", num_workers},
+                    {"backoffLimitPerIndex", 0}},
+                   Json::array(), Json::object());
+  Json list = {{"apiVersion", "v1"}, {"kind", "List"}, {"items", Json::array()}};
+  for (int i = 0; i < num_workers; ++i)
+    list["items"].push_back(
+        one_job(settings, launch, fmt::format("{}-{}", name, i), name, first_worker_id,
+                {{"completions", 1}, {"parallelism", 1}, {"backoffLimit", 0}},
+                Json::array({{{"name", "JOB_COMPLETION_INDEX"}, {"value", std::to_string(i)}}}),
+                {{kIndexAnnotation, std::to_string(i)}}));
+  return list;
+}
+
+KubeVersion parse_kube_version(std::string_view out) {
+  const Json answer = parse_json(out, "kubectl get --raw /version");
+  // "20+" on some providers' clusters
+  const auto number = [&](const char* key) { return std::atoi(text_of(answer, key).c_str()); };
+  return {number("major"), number("minor")};
 }
 
 std::map<int, QueueState> parse_kube_pods(std::string_view out) {
@@ -109,8 +142,9 @@ std::map<int, QueueState> parse_kube_pods(std::string_view out) {
   if (!answer.contains("items")) return states;
   for (const Json& pod : answer["items"]) {
     const Json& meta = pod.value("metadata", Json::object());
-    const std::string index_text = text_of(meta.value("annotations", Json::object()),
-                                           "batch.kubernetes.io/job-completion-index");
+    const Json annotations = meta.value("annotations", Json::object());
+    std::string index_text = text_of(annotations, "batch.kubernetes.io/job-completion-index");
+    if (index_text.empty()) index_text = text_of(annotations, kIndexAnnotation);
     if (index_text.empty() || index_text.find_first_not_of("0123456789") != std::string::npos)
       continue;
     const int index = std::stoi(index_text);
@@ -176,7 +210,7 @@ class KubeBackend final : public Backend {
   std::vector<JobStatus> submit(int n) override {
     const std::string name = job_name(next_job_++);
     const std::string manifest =
-        kube_manifest(settings_, launch_, name, n, next_worker_id_).dump(2);
+        kube_manifest(settings_, launch_, name, n, next_worker_id_, version()).dump(2);
     make_folders(launch_.run_folder / "scripts");
     write_file_atomic(launch_.run_folder / "scripts" / (name + ".json"), manifest);
     Command command = kubectl({"create", "-f", "-"});
@@ -213,7 +247,7 @@ class KubeBackend final : public Backend {
       std::map<int, QueueState> states;
       if (ask) {
         const CommandResult result =
-            runner_.run(kubectl({"get", "pods", "-l", "job-name=" + group.name, "-o", "json"}));
+            runner_.run(kubectl({"get", "pods", "-l", label(group), "-o", "json"}));
         try {
           if (!result.ok()) throw SchedulerError(result.describe());
           states = parse_kube_pods(result.out);
@@ -240,19 +274,24 @@ class KubeBackend final : public Backend {
       if (group.deleted) continue;
       if (job_ids.empty()) {
         const CommandResult result =
-            runner_.run(kubectl({"delete", "job", group.name, "--ignore-not-found", "--wait=false",
-                                 "--cascade=background"}));
+            runner_.run(kubectl({"delete", "jobs", "-l", label(group), "--ignore-not-found",
+                                 "--wait=false"}));  // the pods go with them
         if (!result.ok())
-          log::warning("Job {} may still be in the cluster ({})", group.name, result.describe());
+          log::warning("Jobs {} may still be in the cluster ({})", group.name, result.describe());
         group.deleted = result.ok();
         continue;
       }
-      for (std::size_t i = 0; i < group.pods.size(); ++i)
-        if (std::find(job_ids.begin(), job_ids.end(), group.pods[i].job_id) != job_ids.end())
-          runner_.run(
-              kubectl({"delete", "pod", "--wait=false", "-l",
-                       fmt::format("job-name={},batch.kubernetes.io/job-completion-index={}",
-                                   group.name, i)}));
+      for (std::size_t i = 0; i < group.pods.size(); ++i) {
+        if (std::find(job_ids.begin(), job_ids.end(), group.pods[i].job_id) == job_ids.end())
+          continue;
+        if (version().has_indexed_jobs())
+          runner_.run(kubectl(
+              {"delete", "pods", "--wait=false", "-l",
+               fmt::format("{},batch.kubernetes.io/job-completion-index={}", label(group), i)}));
+        else
+          runner_.run(kubectl({"delete", "job", fmt::format("{}-{}", group.name, i),
+                               "--ignore-not-found", "--wait=false"}));
+      }
     }
   } catch (const std::exception& error) {
     log::warning("cannot delete Jobs: {}", error.what());
@@ -273,9 +312,9 @@ class KubeBackend final : public Backend {
   }
 
   std::vector<ScriptPreview> scripts(int n) const override {
-    return {
-        {kube_manifest(settings_, launch_, job_name(next_job_), n, next_worker_id_).dump(2) + "\n",
-         kubectl({"create", "-f", "-"}).describe()}};
+    const Json manifest =
+        kube_manifest(settings_, launch_, job_name(next_job_), n, next_worker_id_);
+    return {{manifest.dump(2) + "\n", kubectl({"create", "-f", "-"}).describe()}};
   }
 
  private:
@@ -286,6 +325,21 @@ class KubeBackend final : public Backend {
   };
   static bool is_over(const JobStatus& pod) {
     return pod.phase != JobPhase::kPending && pod.phase != JobPhase::kRunning;
+  }
+  static std::string label(const Group& group) {
+    return fmt::format("{}={}", kSubmissionLabel, group.name);
+  }
+  // Of the API server. One that cannot be asked is taken for a new one: then `create` says why.
+  KubeVersion version() {
+    if (version_) return *version_;
+    const CommandResult answer = runner_.run(kubectl({"get", "--raw", "/version"}));
+    version_.emplace();
+    try {
+      if (answer.ok()) version_ = parse_kube_version(answer.out);
+    } catch (const DataError& error) {
+      log::warning("{}", error.what());
+    }
+    return *version_;
   }
   std::string job_name(int number) const {
     return fmt::format("{}-{}-{}", settings_.name, run_, number);
@@ -304,6 +358,7 @@ class KubeBackend final : public Backend {
   CommandRunner& runner_;
   const std::string run_;  // tells the Jobs of two runs apart
   std::vector<Group> groups_;
+  std::optional<KubeVersion> version_;
   Clock::TimePoint last_query_{};
   int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;

@@ -12,8 +12,8 @@
 //
 // The run folder must lie on a volume the pods mount at the same path: the workers find the
 // driver's address and their key there. A failed pod is not started again by Kubernetes
-// (backoffLimitPerIndex: 0, Kubernetes 1.29 or later): replacing workers is the driver's business,
-// and only one may do it.
+// (backoffLimitPerIndex: 0, Kubernetes 1.29 or later; older clusters get a Job per worker):
+// replacing workers is the driver's business, and only one may do it.
 #pragma once
 
 #include <map>
@@ -48,9 +48,21 @@ struct KubeSettings {
 };
 
 KubeSettings parse_kube_options(const config::Node& options, config::Problems& problems);
-// The Job of `num_workers` pods whose workers are first_worker_id, first_worker_id + 1, ...
+// Of the API server.
+struct KubeVersion {
+  int major = 1;
+  int minor = 29;
+  // Indexed Jobs are older, but only with backoffLimitPerIndex does one dead worker not end all.
+  bool has_indexed_jobs() const { return major > 1 || minor >= 29; }
+};
+// kubectl get --raw /version. Throws DataError.
+KubeVersion parse_kube_version(std::string_view out);
+
+// The Job of `num_workers` pods whose workers are first_worker_id, first_worker_id + 1, ...; for an
+// old API server a List of Jobs of one pod each.
 Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
-                   const std::string& job_name, int num_workers, int first_worker_id);
+                   const std::string& name, int num_workers, int first_worker_id,
+                   KubeVersion version = {});
 // Maps merge deeply; lists of maps with `name` merge by name; anything else replaces.
 Json kube_merge(Json base, const Json& over);
 // Answer of `kubectl get pods -o json`: state by completion index, the newest pod of an index

@@ -87,26 +87,28 @@ class Oar final : public Dialect {
     directives.push_back({{"-O", "--stdout"}, "-O " + directive_path(log + ".out")});
     directives.push_back({{"-E", "--stderr"}, "-E " + directive_path(log + ".err")});
     if (array) directives.push_back({{"--array"}, fmt::format("--array {}", submission.num_jobs)});
-    // OAR keeps only the last -p: conditions of the user's are joined with ours.
+    // OAR keeps only the last -p: conditions of the user's are joined with ours. It takes the rest
+    // of the line as it is and hands it to its database, where quotes around it are an error.
     JobQueueOptions adjusted = options;
-    std::string condition;
+    std::vector<std::string> conditions;
+    std::erase_if(adjusted.extra_directives, [&](const std::string& extra) {
+      if (directive_name(extra) != "-p") return false;
+      std::string_view theirs = trim(std::string_view(extra).substr(2));
+      while (theirs.size() > 1 && (theirs.front() == '"' || theirs.front() == '\'') &&
+             theirs.back() == theirs.front())
+        theirs = theirs.substr(1, theirs.size() - 2);
+      conditions.emplace_back(theirs);
+      return true;
+    });
     if (options.memory_per_core_property_name &&
         *options.memory_per_core_property_name != "not_applicable")
-      condition = fmt::format(
+      conditions.push_back(fmt::format(
           "{}>={}", *options.memory_per_core_property_name,
-          ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores) << 20));
-    if (!condition.empty()) {
-      std::erase_if(adjusted.extra_directives, [&](const std::string& extra) {
-        if (directive_name(extra) != "-p") return false;
-        std::string_view theirs = trim(std::string_view(extra).substr(2));
-        while (theirs.size() > 1 && (theirs.front() == '"' || theirs.front() == '\'') &&
-               theirs.back() == theirs.front())
-          theirs = theirs.substr(1, theirs.size() - 2);
-        condition = fmt::format("({}) AND {}", theirs, condition);
-        return true;
-      });
-      directives.push_back({{"-p", "--property"}, fmt::format("-p \"{}\"", condition)});
-    }
+          ceil_div(options.memory.count, static_cast<std::uint64_t>(options.cores) << 20)));
+    if (conditions.size() == 1)
+      directives.push_back({{"-p", "--property"}, "-p " + conditions[0]});
+    else if (conditions.size() > 1)
+      directives.push_back({{"-p", "--property"}, "-p (" + join(conditions, ") AND (") + ")"});
     const JobShell shell{.job_id = "${OAR_JOB_ID:-}",
                          .task_index = array ? "(OAR_ARRAY_INDEX - 1)" : "0"};
     SubmissionText out =

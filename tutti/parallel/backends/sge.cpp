@@ -9,6 +9,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/core/units.h"
 #include "tutti/parallel/secrets.h"
 
 namespace tutti::parallel {
@@ -100,6 +101,26 @@ QueueState parse_qacct(std::string_view out) {
   return {.phase = JobPhase::kFailed, .reason = "failed " + failed, .preempted = true};
 }
 
+std::string parse_scheduling_info(std::string_view out) {
+  for (const std::string& line : split(out, '\n'))
+    if (line.starts_with("scheduling info:")) return std::string(trim(line.substr(16)));
+  return "";
+}
+
+LargestHost parse_qhost(std::string_view out) {
+  LargestHost largest;
+  std::size_t column = 0;
+  for (const std::string& line : split(out, '\n')) {
+    const auto words = split_words(line);
+    const auto heading = std::find(words.begin(), words.end(), "MEMTOT");
+    if (heading != words.end()) column = static_cast<std::size_t>(heading - words.begin());
+    if (column == 0 || words.size() <= column || heading != words.end()) continue;
+    const std::uint64_t bytes = parse_bytes(words[column] + "iB").value_or(0);  // "23.5G": 1024^3
+    if (bytes > largest.bytes) largest = {bytes, words[0], words[column]};
+  }
+  return largest;
+}
+
 namespace {
 
 class Sge final : public Dialect {
@@ -158,6 +179,7 @@ class Sge final : public Dialect {
         ask(runner, {"qstat", "-xml", "-g", "d", "-u", user != nullptr ? user->pw_name : "*"});
     if (!queue.ok()) throw SchedulerError(queue.describe());
     auto states = parse_qstat_xml(queue.out);
+    explain_waiting(ids, states, runner);
     for (const std::string& id : ids) {
       if (states.contains(id)) continue;
       std::vector<std::string> argv = {"qacct", "-j", id.substr(0, id.find('.'))};
@@ -170,11 +192,41 @@ class Sge final : public Dialect {
     return states;
   }
 
+  // qsub takes what no host has, and the job waits for ever. (`qsub -w e` is no help: it knows
+  // nothing of mem_free and the like, and refuses what fits.)
+  std::string impossible(const JobQueueOptions& options, CommandRunner& runner) const override {
+    if (options.resource_spec || options.memory_resource.empty()) return "";
+    const CommandResult hosts = ask(runner, {"qhost"});
+    const LargestHost largest = hosts.ok() ? parse_qhost(hosts.out) : LargestHost{};
+    // qhost rounds to a few digits.
+    if (largest.bytes == 0 || options.memory.count <= largest.bytes + largest.bytes / 20) return "";
+    return fmt::format("no host has {} of memory; by `qhost` the largest has {} ({})",
+                       format_bytes(options.memory.count), largest.memory, largest.name);
+  }
+
   std::vector<std::string> cancel_words(const JobQueueOptions&) const override { return {"qdel"}; }
 
   std::filesystem::path log_path(const JobQueueOptions& options, const Submission& submission,
                                  const std::string& job_id) const override {
     return log_folder_text(options, submission) + "/" + options.job_name + ".o" + job_id;
+  }
+
+ private:
+  // "qw" says that it waits; why is told one job at a time, so it is asked for one of ours.
+  static void explain_waiting(const std::vector<std::string>& ids,
+                              std::map<std::string, QueueState>& states, CommandRunner& runner) {
+    const auto waits = [&](const std::string& id) {
+      const auto found = states.find(id);
+      return found != states.end() && found->second.phase == JobPhase::kPending;
+    };
+    const auto first = std::find_if(ids.begin(), ids.end(), waits);
+    if (first == ids.end()) return;
+    const std::string job = first->substr(0, first->find('.'));
+    const CommandResult answer = ask(runner, {"qstat", "-j", job});
+    const std::string why = answer.ok() ? parse_scheduling_info(answer.out) : "";
+    if (why.empty()) return;
+    for (const std::string& id : ids)
+      if (waits(id) && id.substr(0, id.find('.')) == job) states[id].reason += ": " + why;
   }
 };
 

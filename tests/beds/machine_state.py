@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""What the beds could leave behind on a machine.
+
+  machine_state.py save FILE       before the first bed comes up
+  machine_state.py compare FILE    after the last has gone: prints what is new and ends with 1, or ends with 0
+
+Looked at: processes of schedulers and whatever has a bed's folder as program, working folder, root, open file or argument;
+mounts, network namespaces, links, routes, lines in /etc, folders in /tmp.
+"""
+import glob, json, os, subprocess, sys, tempfile, time
+
+MARKS = ("tutti-bed-", "/.cache/htcondor/root", "/.cache/kube/")
+DAEMONS = ("slurm", "munged", "sge_", "condor_", "Almighty", "oar", "kube", "etcd", "postgres")
+
+
+def links_of(folder):
+    found = [os.path.join(folder, name) for name in ("exe", "cwd", "root")]
+    try:
+        found += [os.path.join(folder, "fd", fd) for fd in os.listdir(os.path.join(folder, "fd"))]
+    except OSError:  # it ended while we looked
+        pass
+    for path in found:
+        try:
+            yield os.readlink(path)
+        except OSError:
+            pass
+
+
+def processes():
+    found = {}
+    for folder in glob.glob("/proc/[0-9]*"):
+        pid = folder[6:]
+        if int(pid) == os.getpid():
+            continue
+        try:
+            stat = open(folder + "/stat").read().rsplit(")", 1)
+            fields = stat[1].split()
+            words = open(folder + "/cmdline").read().split("\0")
+        except OSError:
+            continue
+        if fields[0] == "Z" or not words[0]:  # ended, or the kernel's
+            continue
+        program = os.path.basename(words[0])
+        ours = any(mark in text for mark in MARKS for text in [*links_of(folder), *words])
+        if ours or program.startswith(DAEMONS):
+            found["process %s (since %s): %s" % (pid, fields[19], " ".join(words)[:150])] = 1
+    return found
+
+
+def lines_of(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split("\n")
+    except FileNotFoundError:
+        return []
+
+
+def state():
+    found = processes()
+    for line in open("/proc/self/mounts"):
+        if any(mark in line for mark in MARKS):
+            found["mount " + line.strip()] = 1
+    for name in glob.glob("/run/netns/*"):
+        found["network namespace " + name] = 1
+    for name in os.listdir("/sys/class/net"):
+        found["link " + name] = 1
+    for line in lines_of(["ip", "route", "show", "table", "all"]):
+        found["route " + line.strip()] = 1
+    for line in open("/etc/hosts"):
+        found["/etc/hosts: " + line.strip()] = 1
+    # not the copies that useradd keeps (/etc/passwd-)
+    for line in lines_of(["grep", "-rIs", "--exclude=*-", "tutti", "/etc"]):
+        found[line[:200]] = 1
+    for name in glob.glob(os.path.join(tempfile.gettempdir(), "tutti-bed-*")):
+        found["folder " + name] = 1
+    return found
+
+
+def main():
+    command, path = sys.argv[1:]
+    if command == "save":
+        with open(path, "w") as f:
+            json.dump(state(), f, indent=0)
+        return 0
+    before = json.load(open(path))
+    deadline = time.time() + 20  # what was asked to go may be on its way
+    while True:
+        after = state()
+        new = sorted(set(after) - set(before))
+        lost = sorted(line for line in set(before) - set(after) if line.startswith(("/etc", "route", "link", "mount")))
+        if not new and not lost:
+            return 0
+        if time.time() > deadline:
+            break
+        time.sleep(0.2)
+    for line in new:
+        print("left behind: " + line)
+    for line in lost:
+        print("gone: " + line)
+    return 1
+
+
+sys.exit(main())

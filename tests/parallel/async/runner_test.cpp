@@ -1,0 +1,137 @@
+// Runners whose workers need no driver: the same files as with one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/parallel/items.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/parallel/async/job.h"
+#include "tutti/parallel/run_folder.h"
+
+namespace tutti::parallel {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class SquaresProvider : public EnvironmentProvider {
+ public:
+  using EnvironmentProvider::EnvironmentProvider;
+  void build_env(Env& env) const override {
+    env.put("power", std::make_shared<int>(params().value("power", 2)));
+  }
+};
+TUTTI_REGISTER_PROVIDER(SquaresProvider);
+
+class SquaresRunner : public BaseRunner {
+ public:
+  using BaseRunner::BaseRunner;
+  Json forward(std::uint64_t index, const Env& env) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (index == 7'000'000) throw TaskError("seven is not my number");
+    std::uint64_t result = 1;
+    for (int i = 0; i < env.get<int>("power"); ++i) result *= index;
+    return {{"index", index}, {"result", result}};
+  }
+  void write_record(std::uint64_t, const Json&) override { ++records; }
+  int records = 0;
+};
+TUTTI_REGISTER_RUNNER(SquaresRunner);
+
+// Beside the results: how many lines they have.
+void count_squares(const fs::path& folder, const Json& params) {
+  const std::string text = read_file(folder / "results.jsonl");
+  write_file_atomic(folder / "count.txt",
+                    params.at("prefix").get<std::string>() +
+                        std::to_string(std::count(text.begin(), text.end(), '\n')) + "\n");
+}
+TUTTI_REGISTER_FINISHER(count_squares);
+
+class AsyncRunner : public ::testing::Test {
+ protected:
+  ~AsyncRunner() override {
+    for (const char* name : {"async", "other"})
+      if (fs::exists(async_folder(folder_.path() / name)))
+        tutti({"cancel", "--now", (folder_.path() / name).string()});
+  }
+  static CommandResult tutti(std::vector<std::string> words) {
+    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    return run_command({.argv = words, .timeout = std::chrono::seconds(100)});
+  }
+  static ParallelSettings settings(bool async) {
+    ParallelSettings settings = trial::local(2);
+    settings.async = async;
+    return settings;
+  }
+  RunOptions options(const char* name) const {
+    RunOptions options;
+    options.output_dir = folder_.path() / name;
+    options.item_of = [](std::uint64_t index) -> Json { return "item " + std::to_string(index); };
+    options.finisher = "count_squares";
+    options.finisher_params = {{"prefix", "lines: "}};
+    return options;
+  }
+  std::vector<Json> run(const char* name, bool async, const Indices& indices) {
+    const ParallelScope scope(settings(async));
+    const SquaresProvider provider(config::Node(), {{"power", 2}});
+    SquaresRunner runner(provider);
+    const auto results = runner(indices, options(name));
+    EXPECT_EQ(runner.records, static_cast<int>(indices.size())) << "writers see every result once";
+    return results;
+  }
+  std::string file(const char* name, const char* file) const {
+    return read_file(folder_.path() / name / file);
+  }
+  TempFolder folder_{"async-runner"};
+};
+
+TEST_F(AsyncRunner, TheCallWaitsAndGivesWhatASynchronousOneGives) {
+  const Indices items = range(100, 400);
+  const auto expected = run("sync", false, items);
+  EXPECT_EQ(run("async", true, items), expected);
+  EXPECT_EQ(file("async", "results.jsonl"), file("sync", "results.jsonl"));
+  EXPECT_EQ(file("async", "count.txt"), "lines: 300\n");
+  EXPECT_THAT(file("sync", "results.jsonl"), HasSubstr("\"item\":\"item 100\""));
+  EXPECT_EQ(run("async", true, items), expected) << "again: nothing is left to do";
+}
+
+TEST_F(AsyncRunner, SubmitLeavesAndTheLastWorkerWritesEverything) {
+  for (const Indices& items : {range(100, 400), Indices({5, 3, 900, 17})}) {
+    fs::remove_all(folder_.path() / "sync");
+    fs::remove_all(folder_.path() / "other");
+    run("sync", false, items);
+    {
+      const ParallelScope scope(settings(true));
+      const SquaresProvider provider(config::Node(), {{"power", 2}});
+      SquaresRunner runner(provider);
+      EXPECT_FALSE(runner.submit(items, options("other")).empty());
+      EXPECT_THROW(runner.submit(items, {}), ConfigError) << "without a folder there is no meeting";
+    }
+    const auto waited = tutti({"wait", (folder_.path() / "other").string()});
+    EXPECT_EQ(waited.exit_code, 0) << waited.out << waited.err;
+    EXPECT_EQ(file("other", "results.jsonl"), file("sync", "results.jsonl"));
+    EXPECT_EQ(file("other", "count.txt"), file("sync", "count.txt"));
+  }
+}
+
+TEST_F(AsyncRunner, GatherWritesTheBytesOfTheRunsOwnDriver) {
+  run("sync", false, range(100, 400));
+  const std::string expected = file("sync", "results.jsonl");
+  fs::remove(folder_.path() / "sync/results.jsonl");
+  const auto gathered = tutti({"gather", (folder_.path() / "sync").string()});
+  EXPECT_EQ(gathered.exit_code, 0) << gathered.err;
+  EXPECT_EQ(file("sync", "results.jsonl"), expected);
+}
+
+TEST_F(AsyncRunner, AFailedItemEndsTheCallWithItsReason) {
+  try {
+    run("async", true, range(6'999'990, 7'000'050));
+    FAIL() << "no error";
+  } catch (const TaskError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("seven is not my number"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::parallel

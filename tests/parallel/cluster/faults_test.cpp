@@ -1,0 +1,206 @@
+// One table of faults over all beds (beds.h says how each is done where), in both modes. `-`: the
+// scheduler has no such thing.
+//
+//                                   Slurm  Sge  Oar  HTCondor  Ssh  Pbs Moab Lsf (fakes)  Kube
+//   1,000 items are local's bytes     x     x    x      x       x    x                     x
+//   job cancelled, worker kill -9     x     x    x      x       2    x                     x
+//   node down                         1     3    x      4       3    x                     x
+//   driver kill -9                    x     x    x      x       x    x                     x
+//   walltime shorter than the work    x     x    x      5       -    x                     -
+//   requeue                           x     x    -      x       -    x                     -
+//   wrong queue, account, memory      x     x    6      6       7    x                     8
+//   four drivers at once              x     x    x      x       x    x                     x
+//
+// 1 scontrol update state=down   2 no jobs: the worker only   3 the cable is pulled (Ssh: the power
+// of another host too)   4 startd and all it had started are killed   5 a lifetime: HTCondor has no
+// walltime   6 no accounts there   7 an unknown host   8 namespace, quantity, field
+#include <signal.h>
+
+#include "tests/parallel/cluster/beds.h"
+#include "tutti/core/text.h"
+
+namespace tutti::parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kSlow = {"sh", "-c", "sleep 0.05; echo {}"};
+
+template <class Bed>
+class Faults : public Bed {
+ protected:
+  // A run in the background that is past its start-up: `count` slow items on three workers.
+  struct Run {
+    std::filesystem::path out;
+    bool async = false;
+    Process driver;
+  };
+  Run start(const std::string& block, int count, bool async) {
+    Run run{this->folder_.path() / (async ? "async" : "sync"), async, {}};
+    run.driver = this->start_map(block, run.out, count, kSlow, async);
+    EXPECT_TRUE(this->eventually([&] { return this->num_ok(run.out) > 30; }, 120)) << story(run);
+    return run;
+  }
+  // The results when it is over; what went wrong instead of them.
+  std::string finish(Run& run) {
+    const auto status = run.driver.wait();
+    if (!status.ok()) return status.describe() + story(run);
+    return this->wait_for_results(run.out);
+  }
+  std::string story(const Run& run) {
+    return "\n" + read_file(run.out.string() + ".log") +
+           (std::filesystem::exists(run.out / "logs") ? this->worker_logs(run.out) : "");
+  }
+  void expect_nothing_runs(const Run& run) {
+    EXPECT_TRUE(this->eventually([&] { return this->queue_is_empty(); })) << "jobs were left";
+    EXPECT_TRUE(this->eventually([&] { return this->worker_pids(run.out).empty(); }))
+        << "workers were left";
+  }
+};
+
+struct BedNames {
+  template <class Bed>
+  static std::string GetName(int) {
+    const std::string name = testing::internal::GetTypeName<Bed>();
+    return name.substr(name.rfind(':') + 1);
+  }
+};
+using Beds = testing::Types<Slurm, Sge, Oar, HTCondor, Ssh, FakePbs, FakeMoab, FakeLsf, Kube>;
+TYPED_TEST_SUITE(Faults, Beds, BedNames);
+
+TYPED_TEST(Faults, AThousandItemsGiveTheBytesOfALocalRun) {
+  const std::vector<std::string> command = {"printf", "item %s", "{}"};
+  const std::string expected = this->local_results(1000, command);
+  for (const bool async : {false, true}) {
+    const auto out = this->folder_.path() / (async ? "async" : "sync");
+    const auto run = this->map(this->block(4), out, 1000, command, async);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(this->wait_for_results(out), expected);
+    this->expect_nothing_runs({out, async, {}});
+  }
+}
+
+TYPED_TEST(Faults, ACancelledJobAndAKilledWorkerCostNothing) {
+  const std::string expected = this->local_results(300, kSlow);
+  for (const bool async : {false, true}) {
+    auto run = this->start(this->block(3), 300, async);
+    if (const std::string line = this->cancel_line("X"); !line.empty()) {
+      std::vector<std::string> jobs;
+      ASSERT_TRUE(this->eventually([&] { return (jobs = this->running_jobs()).size() >= 2; }));
+      this->sh(this->cancel_line("'" + jobs.front() + "'"));
+      ASSERT_TRUE(this->eventually([&] { return this->num_ok(run.out) > 90; })) << this->story(run);
+    }
+    const auto workers = this->worker_pids(run.out);
+    ASSERT_FALSE(workers.empty());
+    ::kill(workers.back(), SIGKILL);
+    EXPECT_EQ(this->finish(run), expected);
+    this->expect_nothing_runs(run);
+  }
+}
+
+TYPED_TEST(Faults, ANodeThatGoesDownCostsNothing) {
+  const std::string expected = this->local_results(300, kSlow);
+  for (const bool async : {false, true}) {
+    auto run = this->start(this->spread_block(3), 300, async);
+    EXPECT_TRUE(this->eventually([&] { return this->worker_pids(run.out).size() >= 3; }));
+    const auto bring_back = this->take_a_node_down(run.out);
+    ASSERT_TRUE(bring_back);
+    EXPECT_EQ(this->finish(run), expected);
+    bring_back();
+    this->expect_nothing_runs(run);
+  }
+}
+
+TYPED_TEST(Faults, AKilledDriverIsResumedOrNotMissed) {
+  const std::string expected = this->local_results(300, kSlow);
+  for (const bool async : {false, true}) {
+    auto run = this->start(this->block(3), 300, async);
+    // With whatever is around it: the wrappers that make it another user's.
+    for (const pid_t pid : this->processes_with({" map ", "--output_dir " + run.out.string()}))
+      ::kill(pid, SIGKILL);
+    run.driver.wait();
+    if (async) {
+      EXPECT_EQ(this->wait_for_results(run.out), expected);
+    } else {
+      this->expect_nothing_runs(run);  // they leave by themselves
+      EXPECT_LT(this->num_ok(run.out), 300U);
+      const auto resumed = this->map(this->block(2), run.out, 300, kSlow, false);
+      EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+      EXPECT_EQ(read_file(run.out / "results.jsonl"), expected);
+    }
+    this->expect_nothing_runs(run);
+  }
+}
+
+TYPED_TEST(Faults, WorkersLeaveBeforeTheirTimeIsUpAndAreReplaced) {
+  const std::string block = this->short_lived_block(2);
+  if (block.empty()) GTEST_SKIP() << "no time limits here";
+  const std::string expected = this->local_results(350, kSlow);
+  for (const bool async : {false, true}) {
+    auto run = this->start(block, 350, async);
+    EXPECT_EQ(this->finish(run), expected);
+    const std::string logs = this->worker_logs(run.out);
+    EXPECT_THAT(logs, HasSubstr("time is nearly up")) << "nobody had to leave";
+    EXPECT_EQ(logs.find("strike"), std::string::npos) << logs;
+    EXPECT_EQ(this->sh("cat " + run.out.string() + ".log").find("strike"), std::string::npos);
+    this->expect_nothing_runs(run);
+  }
+}
+
+TYPED_TEST(Faults, ARequeuedJobComesBackAsANewWorker) {
+  if (this->requeue_line("X").empty()) GTEST_SKIP() << "jobs cannot be requeued here";
+  const std::string expected = this->local_results(300, kSlow);
+  for (const bool async : {false, true}) {
+    auto run = this->start(this->block(2), 300, async);
+    std::vector<std::string> jobs;
+    ASSERT_TRUE(this->eventually([&] { return (jobs = this->running_jobs()).size() == 2; }));
+    this->sh(this->requeue_line("'" + jobs.front() + "'"));
+    EXPECT_TRUE(this->eventually([&] {
+      this->hurry(jobs.front());
+      const auto now = this->running_jobs();
+      return this->num_ok(run.out) == 300 ||
+             std::find(now.begin(), now.end(), jobs.front()) != now.end();
+    }));
+    EXPECT_EQ(this->finish(run), expected);
+    // A job that came back when all was done ends by itself, or with the driver.
+    EXPECT_TRUE(this->eventually([&] {
+      this->hurry(jobs.front());
+      return this->queue_is_empty();
+    })) << "jobs were left";
+    this->expect_nothing_runs(run);
+  }
+}
+
+TYPED_TEST(Faults, ARefusedSubmissionIsExitSixInTheSchedulersWords) {
+  int number = 0;
+  for (const Refusal& refusal : this->refusals())
+    for (const bool async : {false, true}) {
+      const auto out = this->folder_.path() / ("refused-" + std::to_string(number++));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto run = this->map(this->block(2, refusal.options), out, 10, {"echo"}, async);
+      EXPECT_EQ(run.exit_code, 6) << refusal.options << run.out << run.err;
+      EXPECT_THAT(run.err, HasSubstr(refusal.words));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+      EXPECT_TRUE(this->worker_pids(out).empty());
+    }
+  EXPECT_TRUE(this->eventually([&] { return this->queue_is_empty(); })) << "jobs were left";
+}
+
+TYPED_TEST(Faults, FourDriversOfBothKindsAtOnce) {
+  const std::vector<std::string> command = {"printf", "item %s", "{}"};
+  const std::string expected = this->local_results(300, command);
+  std::vector<std::filesystem::path> outs;
+  std::vector<Process> drivers;
+  for (int d = 0; d < 4; ++d) {
+    outs.push_back(this->folder_.path() / ("run-" + std::to_string(d)));
+    drivers.push_back(this->start_map(this->block(2), outs.back(), 300, command, d % 2 == 1));
+  }
+  for (std::size_t d = 0; d < drivers.size(); ++d) {
+    EXPECT_TRUE(drivers[d].wait().ok()) << read_file(outs[d].string() + ".log");
+    EXPECT_EQ(this->wait_for_results(outs[d]), expected);
+    this->expect_nothing_runs({outs[d], d % 2 == 1, {}});
+  }
+}
+
+}  // namespace
+}  // namespace tutti::parallel
