@@ -18,7 +18,7 @@ if [[ $what == *build* ]]; then
     -DCMAKE_LIBRARY_PATH="$prefix/lib/x86_64-linux-gnu" -DCMAKE_INCLUDE_PATH="$prefix/include" >build-gpu.log 2>&1 ||
     { cat build-gpu.log; exit 4; }
   cmake --build build-gpu -j "$(nproc)" -- -k 0 --quiet || status=1
-  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train -- -k 0 --quiet || status=1
+  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train bench_trainer_ddp bench_trainer_step -- -k 0 --quiet || status=1
 fi
 if [[ $what == *test* ]]; then
   ctest --test-dir build-gpu --output-on-failure -j 8 -LE 'cluster|kube|e2e' >build-gpu/ctest.log 2>&1 || status=1
@@ -30,6 +30,17 @@ if [[ $what == *bench* ]]; then
     build-gpu/bin/bench_gpu_train --batch "$batch" --precision "$precision" || status=1
   done
   [[ -z ${ESPNET:-} ]] || python3 "$ESPNET/bench/train_step.py"
+  # The same model, batches and optimizer by ours and by Lightning, in turns.
+  for case in 'transformer 512 32 bf16-mixed' 'transformer 512 32 32' 'transformer 256 8 bf16-mixed'; do
+    read -r model hidden batch precision <<<"$case"
+    echo "$case"
+    for turn in 1 2 3; do
+      words=(world=1 steps=200 "model=$model" "hidden=$hidden" "batch=$batch" "precision=$precision")
+      build-gpu/bin/bench_trainer_ddp "${words[@]}" device=cuda:0 "start=$(date +%s.%N)" || status=1
+      python3 bench/trainer_lightning.py "${words[@]}" device=cuda "start=$(date +%s.%N)" 2>/dev/null || echo "lightning: failed"
+    done
+  done
+  build-gpu/bin/bench_trainer_step hidden=1024 batch=64 steps=100 || status=1
   for case in '1 0' '5 0' '5 0.3'; do
     read -r beam ctc <<<"$case"
     for batch in 64 128; do

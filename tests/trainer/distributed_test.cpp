@@ -199,6 +199,7 @@ TEST(Resume, WithAnotherWorldSize) {
   EXPECT_THAT(ranks.log(0), HasSubstr("epoch 0, batch 12, step 6"));
   EXPECT_THAT(ranks.log(0), HasSubstr("the world size changed from 2 to 1"));
   EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
+  EXPECT_THAT(ranks.log(0), testing::ContainsRegex("items/s, data wait [0-9]+ %, eta "));
 }
 
 TEST(Resume, DamagedNewestCheckpointFallsBack) {

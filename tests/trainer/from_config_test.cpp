@@ -131,6 +131,35 @@ trainer: {timeout: "00:05:00", strategy: {_target_: ddp, bucket_cap_mb: 50}}
   EXPECT_EQ(plan.strategy.bucket_cap_mb, 50);
 }
 
+TEST(FromConfig, CheckpointCallbacksDoWhatTheySay) {
+  const TrainingPlan plan = plan_of(R"(
+optimizer: {_target_: torch.optim.Adam}
+trainer:
+  callbacks:
+    - {_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: valid/acc, mode: max,
+       save_top_k: -1, train_time_interval: "00:10:00"}
+    - {_target_: lightning.pytorch.callbacks.ModelCheckpoint, save_top_k: -1, every_n_epochs: 5}
+    - {_target_: average_checkpoints, num_checkpoints: 3}
+)");
+  ASSERT_EQ(plan.criteria.size(), 2u);
+  EXPECT_GT(plan.criteria[1].keep, 1'000'000);
+  EXPECT_EQ(plan.loop.save_every_seconds, 600);
+  EXPECT_TRUE(plan.loop.keep_saves);
+  EXPECT_EQ(plan.loop.keep_every_n_epochs, 5);
+  EXPECT_EQ(plan.loop.average_best, 3);
+  try {
+    plan_of(R"(
+optimizer: {_target_: torch.optim.Adam}
+fit: {ckpt_path: best}
+trainer: {callbacks: [{_target_: lightning.pytorch.callbacks.ModelCheckpoint, filename: "{epoch}"}]}
+)");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("only weights are kept of the best"));
+    EXPECT_THAT(error.what(), HasSubstr("epochE_stepS_METRIC"));
+  }
+}
+
 TEST(FromConfig, AllMistakesAtOnce) {
   try {
     plan_of(

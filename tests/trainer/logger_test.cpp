@@ -8,6 +8,8 @@
 
 #include "tutti/core/crc32c.h"
 #include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/subprocess.h"
 
 namespace tutti::trainer {
 namespace {
@@ -53,6 +55,35 @@ TEST(TensorBoard, WritesRecordsWithTagStepAndValue) {
   EXPECT_EQ(all[1].substr(9), expected);
 }
 
+TEST(TensorBoard, ItsOwnReaderFindsEveryValueAlsoOfAKilledRun) {
+  TempFolder folder;
+  {
+    const auto logger = make_tensorboard_logger(folder.path());
+    logger->log({1, 0}, {{"train/loss", 1.5}, {"lr", 1e-4}});
+    logger->log({2, 0}, {{"train/loss", 1.25}});
+    logger->flush();
+  }
+  {  // the next life, in a file of its own
+    const auto logger = make_tensorboard_logger(folder.path());
+    logger->log({1'000'000'000'000, 7}, {{"train/loss", -3.0}, {"valid/cer_ctc", 0.5}});
+    logger->flush();
+  }
+  for (const auto& file : fs::directory_iterator(folder.path())) {  // a record cut short by kill -9
+    write_file_atomic(file.path(), read_file(file.path()) + std::string("\x18\0\0\0\0\0\0", 7));
+    break;
+  }
+  const auto result =
+      run_command({.argv = {"python3", TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
+                            folder.path().string()},
+                   .timeout = std::chrono::seconds(100)});
+  if (result.exit_code == 77) GTEST_SKIP() << result.err;
+  ASSERT_TRUE(result.ok()) << result.describe();
+  const Json seen = parse_json(result.out, "what TensorBoard says");
+  EXPECT_EQ(seen["train/loss"], Json::parse("[[1, 1.5], [2, 1.25], [1000000000000, -3.0]]"));
+  EXPECT_EQ(seen["valid/cer_ctc"], Json::parse("[[1000000000000, 0.5]]"));
+  EXPECT_NEAR(seen["lr"][0][1].get<double>(), 1e-4, 1e-10);
+}
+
 TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {
   TempFolder folder;
   {
@@ -67,6 +98,12 @@ TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {
   }
   EXPECT_EQ(read_file(folder.path() / "metrics.csv"),
             "step,epoch,a,b\n1,0,0.5,\n2,0,0.25,\n3,1,1,2\n4,1,,3\n");
+}
+
+TEST(Prefix, ComesBeforeEveryName) {
+  TempFolder folder;
+  with_prefix("asr", make_jsonl_logger(folder.path() / "m.jsonl"))->log({7, 2}, {{"loss", 0.5}});
+  EXPECT_EQ(read_file(folder.path() / "m.jsonl"), "{\"step\":7,\"epoch\":2,\"asr-loss\":0.5}\n");
 }
 
 TEST(Jsonl, OneObjectPerLine) {

@@ -218,6 +218,68 @@ TEST(Loop, KeepsTheBestAndAveragesThem) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "last"));
 }
 
+TEST(Loop, KeepsTheWeightsOfEverySaveWhenAskedTo) {
+  TempFolder folder;
+  SmallRun s;
+  s.settings.max_epochs = 4;
+  s.settings.checkpoint_folder = folder.path();
+  s.settings.save_every_n_steps = 4;
+  s.settings.keep_saves = true;
+  s.settings.keep_every_n_epochs = 2;
+  s.run();
+  const auto kept = [&](const char* name) { return std::filesystem::exists(folder.path() / name); };
+  EXPECT_TRUE(kept("epoch0_step4.safetensors"));
+  EXPECT_TRUE(kept("epoch0_step8.safetensors"));
+  EXPECT_FALSE(kept("epoch0_step10.safetensors"));  // the first epoch's end
+  EXPECT_TRUE(kept("epoch1_step20.safetensors"));
+  EXPECT_TRUE(kept("epoch3_step40.safetensors"));
+}
+
+TEST(Loop, SavesByTheClock) {
+  TempFolder folder;
+  SmallRun s;
+  s.settings.checkpoint_folder = folder.path();
+  s.settings.save_every_seconds = 1e-9;  // after every step
+  s.settings.keep_saves = true;
+  s.run();
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "epoch0_step3.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "epoch1_step17.safetensors"));
+}
+
+TEST(Loop, OverfittingSeesTheSameBatchesInEveryEpoch) {
+  // As a shuffling loader: another order in every epoch.
+  struct Shuffled final : DataSource {
+    MemorySource inner{toy::batches(10, 4), 0, 1};
+    std::unique_ptr<BatchStream> open(const Position& p) override {
+      return inner.open({p.epoch, p.batch + 3 * p.epoch, 1});
+    }
+    std::optional<std::int64_t> num_batches(std::int64_t) const override { return 4; }
+    std::uint64_t plan_hash(std::int64_t epoch) const override { return inner.plan_hash(epoch); }
+  } source;
+  class Watcher final : public toy::Model {
+   public:
+    StepOutput training_step(const Batch& batch) override {
+      seen.push_back(batch.utt_ids.at(0));
+      return toy::Model::training_step(batch);
+    }
+    StepOutput validation_step(const Batch& batch) override {
+      return toy::Model::training_step(batch);
+    }
+    std::vector<std::string> seen;
+  } model;
+  SmallRun s;
+  s.settings.overfit_batches = Amount::count(2);
+  OptimizerSpec spec;
+  FitInputs inputs{.model = model,
+                   .train = source,
+                   .strategy = *s.strategy,
+                   .control = *s.control,
+                   .settings = s.settings,
+                   .optimizers = {spec}};
+  fit(inputs);
+  EXPECT_THAT(model.seen, testing::ElementsAre("utt_0", "utt_4", "utt_0", "utt_4"));
+}
+
 TEST(Loop, EarlyStoppingEndsTheRun) {
   SmallRun s;
   s.settings.max_epochs = 50;

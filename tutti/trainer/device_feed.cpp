@@ -9,7 +9,11 @@ namespace tutti::trainer {
 DeviceFeed::DeviceFeed(std::unique_ptr<BatchStream> stream, const Precision& precision,
                        at::Device device)
     : precision_(precision), stream_(std::move(stream)), side_(device) {
-  if (!device.is_cpu()) thread_ = std::thread([this] { feed(); });
+  if (device.is_cpu()) return;
+  thread_ = std::thread([this, device] {
+    const c10::DeviceGuard guard(device);  // else the thread would open the first GPU as well
+    feed();
+  });
 }
 
 DeviceFeed::~DeviceFeed() {

@@ -1,5 +1,7 @@
 #include "tutti/trainer/from_config.h"
 
+#include <limits>
+
 #include "tutti/config/factory.h"
 #include "tutti/config/schemas/callbacks.h"
 #include "tutti/config/schemas/files.h"
@@ -150,10 +152,11 @@ fs::path logger_folder(const std::string& save_dir, const std::optional<std::str
 config::Factory<Logger> logger_factory() {
   config::Factory<Logger> factory("logger");
   factory.add(config::tensorboard_schema(), [](const config::TensorBoardSettings& s) {
-    return make_tensorboard_logger(logger_folder(s.save_dir, s.name, s.version) / s.sub_dir);
+    return with_prefix(s.prefix, make_tensorboard_logger(
+                                     logger_folder(s.save_dir, s.name, s.version) / s.sub_dir));
   });
   factory.add(config::csv_schema(), [](const config::CsvSettings& s) {
-    return make_csv_logger(logger_folder(s.save_dir, s.name, s.version));
+    return with_prefix(s.prefix, make_csv_logger(logger_folder(s.save_dir, s.name, s.version)));
   });
   factory.add(config::jsonl_schema(), [](const config::JsonlSettings& s) {
     return make_jsonl_logger(fs::path(s.save_dir) / s.file);
@@ -184,12 +187,18 @@ std::unique_ptr<Callback> read_callback(const Catalogue& catalogue, const Node& 
   }
   if (component->name == config::model_checkpoint_schema().info().name) {
     const auto s = config::model_checkpoint_schema().parse(node, problems);
-    if (s.monitor && s.save_top_k > 0)
-      plan.criteria.push_back(
-          {*s.monitor, s.mode == "max" ? Better::kHigher : Better::kLower, s.save_top_k});
+    if (s.monitor && s.save_top_k != 0)
+      plan.criteria.push_back({*s.monitor, s.mode == "max" ? Better::kHigher : Better::kLower,
+                               s.save_top_k > 0 ? s.save_top_k : std::numeric_limits<int>::max()});
+    if (!s.monitor && s.save_top_k == -1) plan.loop.keep_saves = true;
     if (s.every_n_train_steps) plan.loop.save_every_n_steps = *s.every_n_train_steps;
+    if (s.every_n_epochs) plan.loop.keep_every_n_epochs = *s.every_n_epochs;
+    if (s.train_time_interval) plan.loop.save_every_seconds = s.train_time_interval->seconds;
     if (!s.dirpath.empty()) plan.loop.checkpoint_folder = s.dirpath;
   }
+  if (component->name == config::average_checkpoints_schema().info().name)
+    plan.loop.average_best =
+        config::average_checkpoints_schema().parse(node, problems).num_checkpoints;
   return nullptr;  // learning rates, throughput and averages are always written
 }
 
@@ -295,6 +304,10 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
     plan.fsdp = fsdp_options(plan.strategy, plan.loop, plan.trainer.strategy, problems);
   const std::string resume = root["fit"]["ckpt_path"].value_or<std::string>("last");
   plan.loop.resume = resume == "last" ? "auto" : resume;
+  if (resume == "best")
+    problems.add(root["fit"]["ckpt_path"],
+                 "got best, but only weights are kept of the best: training goes on from the last",
+                 "remove it, or name a folder: exp/.../checkpoints/step-00001200");
 
   if (root["optimizers"].is_map()) {
     if (!root["optimizer"].is_null())

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <torch/torch.h>
+#ifdef TUTTI_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -13,7 +16,7 @@ namespace {
 
 // Batches per rank in the epoch, the same on every rank; empty for streams of unknown length.
 std::optional<std::int64_t> agree_on_length(Run& run) {
-  const auto mine = run.settings.limit_train_batches.of(run.in.train.num_batches(run.epoch),
+  const auto mine = run.settings.limit_train_batches.of(run.in.train.num_batches(run.data_epoch()),
                                                         "limit_train_batches");
   const auto all = run.in.control.all_gather("epoch length", mine ? std::to_string(*mine) : "?");
   for (std::size_t rank = 1; rank < all.size(); ++rank)
@@ -24,12 +27,20 @@ std::optional<std::int64_t> agree_on_length(Run& run) {
   return mine;
 }
 
+// What lies in pieces of the wrong size may fit the next batch when asked for anew.
+void return_device_memory([[maybe_unused]] at::Device device) {
+#ifdef TUTTI_WITH_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
+#endif
+}
+
 void drop_step(Run& run, const Verdict& verdict, const Window& window) {
   discard_gradients(run);
   ++run.skipped;
   const int rank = run.in.control.rank();
   if (!verdict.out_of_memory_ranks.empty()) {
     ++run.oom_in_a_row;
+    return_device_memory(run.device);
     if (window.vote.out_of_memory)
       log::error("rank {}: out of memory at step {} with utterances {}", rank, run.step,
                  window.ids);
@@ -100,9 +111,9 @@ FitResult train(Run& run) {
     validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt, /*sanity_check=*/true);
   }
   while (!limits_reached(run)) {
-    const auto length = agree_on_length(run);
-    DeviceFeed feed(run.in.train.open({run.epoch, run.batch, control.world_size()}), run.precision,
-                    run.device);
+    const auto length = run.batches_in_epoch = agree_on_length(run);
+    DeviceFeed feed(run.in.train.open({run.data_epoch(), run.batch, control.world_size()}),
+                    run.precision, run.device);
     run.first_logged_batch = run.batch;
     bool told_dry = false;
     bool out_of_data = false;
@@ -157,8 +168,9 @@ FitResult train(Run& run) {
       if (validation_due(run, length, batch_before, epoch_over)) {
         validate(run, std::nullopt, false);
         if (!epoch_over) save(run, false);
-      } else if (stepped && !epoch_over && run.settings.save_every_n_steps > 0 &&
-                 run.step % run.settings.save_every_n_steps == 0) {
+      } else if (stepped && !epoch_over &&
+                 (verdict.save || (run.settings.save_every_n_steps > 0 &&
+                                   run.step % run.settings.save_every_n_steps == 0))) {
         save(run, false);
       }
       if (!run.stop_reason.empty() ||
@@ -218,7 +230,10 @@ std::vector<NamedTensors> group_parameters(const FitInputs& in) {
 }  // namespace
 
 static CheckpointStore::Options store_options(FitInputs& inputs) {
-  return {.criteria = inputs.criteria, .rank = inputs.control.rank(), .give_up = [&inputs] {
+  return {.criteria = inputs.criteria,
+          .average_best = inputs.settings.average_best,
+          .rank = inputs.control.rank(),
+          .give_up = [&inputs] {
             try {
               inputs.control.check_peers(std::chrono::milliseconds(0));
               return false;

@@ -1,6 +1,9 @@
 // What people and loggers see.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "tutti/core/log.h"
 #include "tutti/core/units.h"
 #include "tutti/trainer/run.h"
@@ -9,6 +12,61 @@ namespace tutti::trainer {
 namespace {
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+// All ranks' pace since the last log line.
+struct Pace {
+  double audio_per_second = 0, items_per_second = 0;
+  double wait_share = 0;      // of the rank that waits for data most
+  std::size_t wait_rank = 0;  // which one that is
+};
+
+Pace gather_pace(Run& run) {
+  const StepTimes& t = run.times;
+  const double mine[] = {ratio(t.audio_seconds, t.total), ratio(t.items, t.total),
+                         ratio(t.data, t.total)};
+  const auto all = run.in.control.all_gather(
+      "step times", std::string(reinterpret_cast<const char*>(mine), sizeof(mine)));
+  Pace pace;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    double theirs[3] = {};
+    std::memcpy(theirs, all[rank].data(), std::min(sizeof(theirs), all[rank].size()));
+    pace.audio_per_second += theirs[0];
+    pace.items_per_second += theirs[1];
+    if (theirs[2] > pace.wait_share) {
+      pace.wait_share = theirs[2];
+      pace.wait_rank = rank;
+    }
+  }
+  return pace;
+}
+
+// Steps to go by the nearest limit; empty: nobody knows.
+std::optional<double> steps_left(const Run& run) {
+  const LoopSettings& s = run.settings;
+  std::optional<double> left;
+  if (s.max_steps >= 0) left = static_cast<double>(s.max_steps - run.step);
+  if (s.max_epochs >= 0 && run.batches_in_epoch) {
+    const double batches =
+        static_cast<double>((s.max_epochs - run.epoch) * *run.batches_in_epoch - run.batch);
+    left = std::min(left.value_or(1e18), batches / s.accumulate_grad_batches);
+  }
+  return left;
+}
+
+// "lr=0.001, 93 items/s, data wait 2 %, eta 1 h 3 min"
+std::string progress(const Run& run, const Pace& pace, double lr, double seconds_per_step) {
+  std::string text = fmt::format("lr={:.3g}", lr);
+  if (pace.audio_per_second > 0)
+    text += fmt::format(", {:.3g} s of audio/s", pace.audio_per_second);
+  else if (pace.items_per_second > 0)
+    text += fmt::format(", {:.3g} items/s", pace.items_per_second);
+  text += fmt::format(", data wait {:.0f} %", 100 * pace.wait_share);
+  if (run.in.control.world_size() > 1 && pace.wait_share > 0.05)
+    text += fmt::format(" (rank {})", pace.wait_rank);
+  if (const auto left = steps_left(run))
+    text += ", eta " + format_duration(*left * seconds_per_step);
+  return text;
+}
 
 }  // namespace
 
@@ -30,23 +88,20 @@ void log_interval(Run& run) {
   }
   const StepTimes& t = run.times;
   const auto n = static_cast<double>(std::max<std::int64_t>(t.steps, 1));
-  metrics["time/data_wait_share"] = ratio(t.data, t.total);
+  const Pace pace = gather_pace(run);
+  metrics["time/data_wait_share"] = pace.wait_share;
   metrics["time/step"] = t.total / n;
-  if (t.audio_seconds > 0)
-    metrics["throughput/audio_seconds_per_second"] = ratio(t.audio_seconds, t.total);
-  if (t.items > 0) metrics["throughput/items_per_second"] = ratio(t.items, t.total);
+  if (pace.audio_per_second > 0)
+    metrics["throughput/audio_seconds_per_second"] = pace.audio_per_second;
+  if (pace.items_per_second > 0) metrics["throughput/items_per_second"] = pace.items_per_second;
   if (run.is_main()) {
     if (run.settings.show_progress) {
-      std::string eta;
-      if (run.settings.max_steps > 0)
-        eta = fmt::format(
-            ", eta {}",
-            format_duration(static_cast<double>(run.settings.max_steps - run.step) * t.total / n));
       log::info(
           "{}epoch:train:{}-{}batch: iter_time={:.3g}, forward_time={:.3g}, backward_time={:.3g}, "
-          "optim_step_time={:.3g}, train_time={:.3g}, {}{}",
+          "optim_step_time={:.3g}, train_time={:.3g}, {}, {}",
           run.epoch + 1, run.first_logged_batch + 1, run.batch, t.data / n, t.forward / n,
-          t.backward / n, t.optimizer / n, t.total / n, describe(metrics, "train/"), eta);
+          t.backward / n, t.optimizer / n, t.total / n, describe(metrics, "train/"),
+          progress(run, pace, metrics["optim0_lr0"], t.total / n));
     }
     write_metrics(run, metrics);
   }

@@ -65,14 +65,31 @@ void mark_parts(const Placements& placements, Checkpoint& checkpoint) {
     }
 }
 
-// A copy nobody else writes to, on the CPU.
-TensorMap snapshot(const TensorMap& tensors) {
-  TensorMap out;
-  for (const auto& [name, tensor] : tensors)
-    out[name] = tensor.device().is_cpu() ? tensor.detach().clone(at::MemoryFormat::Contiguous)
-                                         : tensor.detach().to(at::kCPU).contiguous();
-  return out;
-}
+// Copies nobody else writes to, on the CPU. Those of a GPU are queued into pinned memory; they are
+// there when arrived() returns.
+class Snapshot {
+ public:
+  TensorMap of(const TensorMap& tensors) {
+    TensorMap out;
+    for (const auto& [name, tensor] : tensors) {
+      const at::Tensor from = tensor.detach();
+      if (from.device().is_cpu()) {
+        out[name] = from.clone(at::MemoryFormat::Contiguous);
+        continue;
+      }
+      device_ = from.device();
+      out[name] = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(true));
+      out[name].copy_(from, /*non_blocking=*/true);
+    }
+    return out;
+  }
+  void arrived() const {
+    if (device_) SideStream::synchronize(SideStream(*device_).run([] {}));
+  }
+
+ private:
+  std::optional<at::Device> device_;
+};
 
 // One blob per rank, so that a run resumed with the same world size draws the same numbers.
 std::vector<std::string> gather_random_states(Run& run) {
@@ -159,14 +176,16 @@ void save(Run& run, bool epoch_over) {
   MetricSums total = run.epoch_sums;
   total.add(run.interval.merged(run.in.control, "metrics"));
   run.saved_step = run.step;
+  run.last_save = std::chrono::steady_clock::now();
   if (!run.store) return;
 
   Checkpoint checkpoint;
-  checkpoint.model = snapshot(model_tensors(run));
+  Snapshot snapshot;
+  checkpoint.model = snapshot.of(model_tensors(run));
   Json optimizers = Json::object();
   for (const OptimizerSlot& slot : run.optimizers) {
     const std::string name = slot.name.empty() ? "optimizer" : slot.name;
-    for (const auto& [key, tensor] : snapshot(slot.optimizer->state()))
+    for (const auto& [key, tensor] : snapshot.of(slot.optimizer->state()))
       checkpoint.optimizer[name + "/" + key] = tensor;
     optimizers[name] = {{"schedule", slot.schedule.state()}};
   }
@@ -184,12 +203,15 @@ void save(Run& run, bool epoch_over) {
                         {"epoch_sums", epoch_over ? Json::object() : total.to_json()},
                         {"callbacks", Json::object()}};
   for (const Callback* callback : run.in.callbacks) callback->save(checkpoint);
+  snapshot.arrived();
   std::optional<SharedSave> shared;
   if (const Placements* placements = run.in.strategy.placements()) {
     mark_parts(*placements, checkpoint);
     shared = agree_on_save(checkpoint, run.in.control);
   }
-  run.store->save(std::move(checkpoint), {run.epoch, run.step, metrics}, std::move(shared));
+  const bool keep = run.settings.keep_saves &&
+                    (!epoch_over || (run.epoch + 1) % run.settings.keep_every_n_epochs == 0);
+  run.store->save(std::move(checkpoint), {run.epoch, run.step, metrics, keep}, std::move(shared));
 }
 
 bool restore(Run& run) {

@@ -59,9 +59,13 @@ struct Run {
   Metrics last_validation;
   Metrics unsaved_validation;  // decides which checkpoints are the best; goes with the next save
   std::string stop_reason;
+  std::optional<std::int64_t> batches_in_epoch;  // per rank
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_save = started;
 
   bool is_main() const { return in.control.rank() == 0; }
+  // Overfitting sees the same batches again and again.
+  std::int64_t data_epoch() const { return settings.overfit_batches.value > 0 ? 0 : epoch; }
   // With one rank and one micro-batch per step the batch's mean is the global mean already.
   bool weighs_losses() const {
     return settings.loss_reduction == LossReduction::kGlobal &&

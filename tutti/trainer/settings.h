@@ -47,10 +47,14 @@ struct LoopSettings {
   PrecisionMode precision = PrecisionMode::k32;
   bool deterministic = false;
   std::uint64_t seed = 0;
-  std::string device = "cpu";               // "cuda:0"
-  int max_nonfinite_steps = 100;            // NaN steps in a row before giving up
-  int max_out_of_memory_steps = 10;         // in a row
-  std::int64_t save_every_n_steps = 0;      // 0: only after validations and epochs
+  std::string device = "cpu";           // "cuda:0"
+  int max_nonfinite_steps = 100;        // NaN steps in a row before giving up
+  int max_out_of_memory_steps = 10;     // in a row
+  std::int64_t save_every_n_steps = 0;  // 0: only after validations and epochs
+  double save_every_seconds = 0;        // also after so long, by rank 0's clock; 0: no
+  bool keep_saves = false;              // the weights of saves stay, beyond the best and the last:
+  int keep_every_n_epochs = 1;          // of those at epochs' ends, every n-th
+  int average_best = 0;                 // of each criterion; 0: as many as it keeps
   std::filesystem::path checkpoint_folder;  // empty: no checkpoints
   std::string resume = "auto";              // auto: the newest there; never; or a folder
   bool show_progress = true;

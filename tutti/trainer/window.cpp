@@ -122,10 +122,12 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch) {
   Window window;
   window.vote.step = run.window;
-  window.vote.plan_hash = run.in.train.plan_hash(run.epoch);
+  window.vote.plan_hash = run.in.train.plan_hash(run.data_epoch());
   window.vote.stop = run.in.signals && run.in.signals->received() != 0;
   window.vote.time_up = run.settings.max_seconds && run.is_main() &&
                         seconds_since(run.started) >= *run.settings.max_seconds;
+  window.vote.save = run.settings.save_every_seconds > 0 && run.is_main() &&
+                     seconds_since(run.last_save) >= run.settings.save_every_seconds;
 
   const int wanted = run.settings.accumulate_grad_batches;
   Strategy& strategy = run.in.strategy;

@@ -9,7 +9,8 @@ Schema<TensorBoardSettings> tensorboard_schema() {
   Schema<S> s("tensorboard", "TensorBoard event files under save_dir/name/version.");
   s.field("save_dir", &S::save_dir, "folder of the logs");
   s.field("name", &S::name, "folder under save_dir; null or empty: none");
-  s.field("version", &S::version, "folder under name; null: version_N, the next free number");
+  s.field("version", &S::version,
+          "folder under name; null: none, so that a resumed run goes on there");
   s.field("sub_dir", &S::sub_dir, "folder under version for the event files");
   s.field("prefix", &S::prefix, "put before each metric's name");
   s.refused("log_graph", {"false", "False"}, "remove it: graphs are not traced");
@@ -22,7 +23,8 @@ Schema<CsvSettings> csv_schema() {
   Schema<S> s("csv", "metrics.csv under save_dir/name/version.");
   s.field("save_dir", &S::save_dir, "folder of the logs");
   s.field("name", &S::name, "folder under save_dir; null or empty: none");
-  s.field("version", &S::version, "folder under name; null: version_N, the next free number");
+  s.field("version", &S::version,
+          "folder under name; null: none, so that a resumed run goes on there");
   s.field("prefix", &S::prefix, "put before each metric's name");
   s.field("flush_logs_every_n_steps", &S::flush_logs_every_n_steps, "how often the file is written",
           {.min = 1});
@@ -57,18 +59,20 @@ Schema<ModelCheckpointSettings> model_checkpoint_schema() {
   using S = ModelCheckpointSettings;
   Schema<S> s("model_checkpoint", "Keeps checkpoints beyond those of best_model_criterion.");
   s.field("dirpath", &S::dirpath, "folder; empty: the experiment's");
-  s.field("filename", &S::filename,
-          "name with {epoch}, {step} and metrics; empty: epoch{epoch}_step{step}");
-  s.field("monitor", &S::monitor, "metric that decides which are best; null: keep the newest");
+  s.field("monitor", &S::monitor,
+          "metric that decides which are best; null: the newest, or with save_top_k -1 all");
   s.field("mode", &S::mode, "min: lower is better", {.one_of = {"min", "max"}});
   s.field("save_top_k", &S::save_top_k, "how many to keep; -1: all, 0: none", {.min = -1});
-  s.field("save_last", &S::save_last, "also keep `last`");
-  s.field("save_weights_only", &S::save_weights_only, "leave out optimizer and loop state");
   s.field("every_n_train_steps", &S::every_n_train_steps, "save every so many updates",
           {.min = 1, .unit = "updates"});
-  s.field("every_n_epochs", &S::every_n_epochs, "save every so many epochs",
-          {.min = 1, .unit = "epochs"});
+  s.field("every_n_epochs", &S::every_n_epochs,
+          "with save_top_k -1: keep those of every so many epochs", {.min = 1, .unit = "epochs"});
   s.field("train_time_interval", &S::train_time_interval, "save every so often");
+  s.refused("filename", {}, "remove it: files are named epochE_stepS_METRIC");
+  s.refused("save_last", {"true", "True", "false", "False", "link"},
+            "remove it: `last` is always there");
+  s.refused("save_weights_only", {"true", "True", "false", "False"},
+            "remove it: the best are weights only, the last has all that resuming needs");
   s.refused("verbose", {"false", "False", "true", "True"}, "remove it: each save is logged");
   s.refused("save_on_train_epoch_end", {"false", "False", "true", "True"},
             "remove it: saves follow validation where there is one");

@@ -45,12 +45,9 @@ Schema<EarlyStoppingSettings> early_stopping_schema();
 
 struct ModelCheckpointSettings {
   std::string dirpath;
-  std::string filename;
   std::optional<std::string> monitor;
   std::string mode = "min";
   int save_top_k = 1;
-  bool save_last = false;
-  bool save_weights_only = false;
   std::optional<int> every_n_train_steps;
   std::optional<int> every_n_epochs;
   std::optional<Duration> train_time_interval;

@@ -108,8 +108,11 @@ class CheckpointStore::Impl {
   std::vector<fs::path> write_averages() {
     std::vector<fs::path> written;
     for (const Criterion& criterion : options_.criteria) {
-      const auto files = best(criterion.metric);
+      auto files = best(criterion.metric);
       if (files.empty()) continue;
+      if (options_.average_best > 0 &&
+          static_cast<std::size_t>(options_.average_best) < files.size())
+        files.resize(static_cast<std::size_t>(options_.average_best));
       const std::string prefix = metric_file_name(criterion.metric) + ".ave_";
       for (const auto& entry : fs::directory_iterator(folder_))  // averages of fewer or older files
         if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
@@ -181,6 +184,10 @@ class CheckpointStore::Impl {
       write_checkpoint(folder_ / name, job.snapshot);
     }
     replace_link(folder_ / "last", name);
+    if (job.info.keep)
+      link_or_copy(
+          folder_ / name / "model.safetensors",
+          folder_ / fmt::format("epoch{}_step{}.safetensors", job.info.epoch, job.info.step));
     for (const Criterion& criterion : options_.criteria) keep_best(criterion, job.info, name);
     if (!job.info.metrics.empty()) write_best();
     auto folders = step_folders(folder_);

@@ -7,7 +7,8 @@
 //
 // Layout: step-00001200/ (the newest `keep_last`), last -> step-00001200,
 // epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights only; a hard link into
-// the step folder, so it costs nothing), best.json, valid.loss.ave_5best.{pth,safetensors}.
+// the step folder, so it costs nothing), best.json, epoch3_step1200.safetensors (asked for),
+// valid.loss.ave_5best.{pth,safetensors}.
 //
 // Rank 0 only, unless ranks hold parts of the model: then each has one. save() waits only if the
 // previous save is still being written. Used by one thread.
@@ -39,6 +40,7 @@ struct SaveInfo {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
   std::map<std::string, double> metrics;  // of a validation at this step; may be empty
+  bool keep = false;                      // its weights stay for good
 };
 
 class CheckpointStore {
@@ -46,6 +48,7 @@ class CheckpointStore {
   struct Options {
     int keep_last = 2;  // two, so that a damaged newest one has a predecessor
     std::vector<Criterion> criteria;
+    int average_best = 0;  // how many of each criterion write_averages takes; 0: all it keeps
     // Shared saves: other ranks than 0 only write their parts; rank 0 waits for them until this,
     // called by the writer's thread, says that they will not come.
     int rank = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "tutti/trainer/metrics.h"
 
@@ -27,6 +28,8 @@ std::unique_ptr<Logger> make_tensorboard_logger(const std::filesystem::path& fol
 // FOLDER/metrics.csv: a column per metric; the file is rewritten when a new metric appears, so that
 // it always has one header.
 std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder);
+// Names become prefix-name, as Lightning's loggers write them. An empty prefix gives `logger` back.
+std::unique_ptr<Logger> with_prefix(const std::string& prefix, std::unique_ptr<Logger> logger);
 // A line per call: {"step":10,"epoch":0,"train/loss":1.5}
 std::unique_ptr<Logger> make_jsonl_logger(const std::filesystem::path& path);
 

@@ -105,6 +105,29 @@ class CsvLogger final : public Logger {
 
 }  // namespace
 
+namespace {
+class PrefixLogger final : public Logger {
+ public:
+  PrefixLogger(std::string prefix, std::unique_ptr<Logger> inner)
+      : prefix_(std::move(prefix) + "-"), inner_(std::move(inner)) {}
+  void log(const LogPoint& at, const Metrics& metrics) override {
+    Metrics named;
+    for (const auto& [name, value] : metrics) named[prefix_ + name] = value;
+    inner_->log(at, named);
+  }
+  void flush() override { inner_->flush(); }
+
+ private:
+  std::string prefix_;
+  std::unique_ptr<Logger> inner_;
+};
+}  // namespace
+
+std::unique_ptr<Logger> with_prefix(const std::string& prefix, std::unique_ptr<Logger> logger) {
+  if (prefix.empty()) return logger;
+  return std::make_unique<PrefixLogger>(prefix, std::move(logger));
+}
+
 std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder) {
   return std::make_unique<CsvLogger>(folder / "metrics.csv");
 }
