@@ -390,7 +390,7 @@ Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, File
   const std::string self_name = !options.self_name.empty() || options.files.empty()
                                     ? options.self_name
                                     : options.files[0].stem().string();
-  const Node root = resolve(merged, with_plugins.resolvers, self_name, problems);
+  Node root = resolve(merged, with_plugins.resolvers, self_name, problems);
   checker.check(kind, root, referenced_keys(merged), problems);
   return root;
 }

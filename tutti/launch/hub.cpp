@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-steady_clock::duration ticks(Timeout timeout) {
+steady_clock::duration poll_ticks(Timeout timeout) {
   return std::chrono::duration_cast<steady_clock::duration>(timeout);
 }
 
@@ -37,7 +37,7 @@ Hub::Hub(HubOptions options)
       started_(steady_clock::now()),
       last_tick_(started_),
       next_beat_(started_),
-      next_missing_report_(started_ + ticks(options_.control.name_missing_after)),
+      next_missing_report_(started_ + poll_ticks(options_.control.name_missing_after)),
       store_({.host = options_.host, .port = 0, .secrets = options_.secrets}),
       server_(*this, {.host = options_.host,
                       .ports = options_.ports,
@@ -231,7 +231,7 @@ void Hub::check_times(TimePoint now) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       if (!ranks_[r].joined) missing.push_back(std::to_string(r));
     }
-    if (now >= started_ + ticks(control.join_timeout)) {
+    if (now >= started_ + poll_ticks(control.join_timeout)) {
       const std::string who = join(missing, ", ");
       return fail(std::stoi(missing.front()),
                   fmt::format("{} of {} ranks joined within {} s; missing: {}",
@@ -241,13 +241,13 @@ void Hub::check_times(TimePoint now) {
     if (now >= next_missing_report_) {
       log::warning("waiting for {} of {} ranks since {:.0f} s; missing: {}", missing.size(),
                    ranks_.size(), seconds_since(started_, now), join(missing, ", "));
-      next_missing_report_ = now + ticks(control.name_missing_after);
+      next_missing_report_ = now + poll_ticks(control.name_missing_after);
     }
   }
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const Rank& rank = ranks_[r];
     if (rank.connection == 0 || rank.left) continue;
-    if (now - rank.last_seen > ticks(control.heartbeat_timeout)) {
+    if (now - rank.last_seen > poll_ticks(control.heartbeat_timeout)) {
       return fail(static_cast<int>(r),
                   fmt::format("{} has been silent for {:.0f} s (stopped, swapped out or cut off); "
                               "last doing: {}",
@@ -260,7 +260,7 @@ void Hub::check_times(TimePoint now) {
       if (call.blobs[r]) continue;
       const Rank& rank = ranks_[r];
       const TimePoint since = std::max(call.first_time, rank.last_progress);
-      if (!rank.left && now - since <= ticks(call.timeout)) continue;
+      if (!rank.left && now - since <= poll_ticks(call.timeout)) continue;
       return fail(static_cast<int>(r),
                   fmt::format("{} waits since {:.1f} s in {} for: {}", describe(call.first_rank),
                               seconds_since(call.first_time, now),
@@ -284,7 +284,7 @@ Deadline Hub::tick() {
   if (!failure_) check_times(now);
   if (now >= next_beat_) {
     send_all({kHeartbeat, 0, {}});
-    next_beat_ = now + ticks(options_.control.heartbeat_interval);
+    next_beat_ = now + poll_ticks(options_.control.heartbeat_interval);
   }
   return std::min(next_beat_, now + steady_clock::duration(
                                         std::chrono::milliseconds(calls_.empty() ? 500 : 100)));

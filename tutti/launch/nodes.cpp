@@ -18,7 +18,7 @@ namespace tutti::launch {
 namespace {
 
 constexpr Timeout kLease{10};
-constexpr char kService[] = "agents";
+constexpr char kNodesService[] = "agents";
 
 RankContext meeting_of(const AgentOptions& options) {
   RankContext rank;
@@ -102,7 +102,7 @@ void Nodes::serve() {
   if (alone || direct) return;
   Publication publication{own_addresses(options_.interface), server_->port(), secret_};
   publication.hosts.emplace_back("127.0.0.1");
-  write_publication(publication_path(options_.run_folder, kService, meeting_of(options_)),
+  write_publication(publication_path(options_.run_folder, kNodesService, meeting_of(options_)),
                     publication);
 }
 
@@ -116,7 +116,7 @@ void Nodes::connect() {
                      options_.master_port,
                      options_.secret.empty() ? "run " + options_.run_id : options_.secret};
     } else if (const auto found = read_publication(
-                   publication_path(options_.run_folder, kService, meeting_of(options_)))) {
+                   publication_path(options_.run_folder, kNodesService, meeting_of(options_)))) {
       publication = *found;
     }
     for (const std::string& host : publication.hosts) {

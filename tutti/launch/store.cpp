@@ -14,7 +14,7 @@
 namespace tutti::launch {
 namespace {
 
-enum Type : std::uint8_t {
+enum Request : std::uint8_t {
   kSet = 16,
   kGet,
   kWait,
@@ -29,7 +29,7 @@ enum Type : std::uint8_t {
   kError,
 };
 
-constexpr char kPurpose[] = "store";
+constexpr char kStorePurpose[] = "store";
 constexpr std::size_t kMaxValue = 64 << 20;
 // How much longer than the server's own deadline a client waits for its answer.
 constexpr Timeout kSlack{5};
@@ -48,7 +48,7 @@ class StoreServer::Impl final : public FrameServer::Handler {
   explicit Impl(const Options& options)
       : server_(*this, {.host = options.host,
                         .ports = {options.port},
-                        .purpose = kPurpose,
+                        .purpose = kStorePurpose,
                         .secrets = options.secrets,
                         .max_frame = kMaxValue}) {
     if (options.secrets.empty()) throw InternalError("a store needs a secret");
@@ -132,7 +132,7 @@ class StoreServer::Impl final : public FrameServer::Handler {
     std::map<int, Waiter> members;
   };
 
-  void reply(Connection to, std::uint64_t id, Type type, std::string body = {}) {
+  void reply(Connection to, std::uint64_t id, Request type, std::string body = {}) {
     server_.send(to, {type, id, std::move(body)});
   }
 
@@ -266,7 +266,7 @@ Store::Store(Address address, std::string secret, Timeout timeout)
     try {
       std::string welcome;
       // One attempt gets two seconds: a host that swallows packets must not eat the whole time.
-      channel_ = connect_with_secret(address_, kPurpose, secret_, "",
+      channel_ = connect_with_secret(address_, kStorePurpose, secret_, "",
                                      std::min(deadline, deadline_in(Timeout(2))), welcome);
       channel_.set_max_frame(2 * kMaxValue);
       return;

@@ -5,52 +5,52 @@
 namespace tutti::config {
 namespace {
 
-struct Opaque {
+struct OpaqueBlock {
   Node value;
 };
 struct Nothing {};
 
 using Keys = std::vector<std::pair<const char*, const char*>>;
 
-Schema<Opaque> keys_only(const char* name, const char* doc, const Keys& keys) {
-  Schema<Opaque> s(name, doc);
-  for (const auto& [key, key_doc] : keys) s.field(key, &Opaque::value, key_doc);
+Schema<OpaqueBlock> keys_only(const char* name, const char* doc, const Keys& keys) {
+  Schema<OpaqueBlock> s(name, doc);
+  for (const auto& [key, key_doc] : keys) s.field(key, &OpaqueBlock::value, key_doc);
   return s;
 }
 
-Schema<Opaque> recognizer(const char* name, const char* doc, const std::string& prefix) {
-  Schema<Opaque> s = keys_only(name, doc,
-                               {{"beam_size", "hypotheses kept"},
-                                {"ctc_weight", "weight of CTC against attention, 0 to 1"},
-                                {"lm_weight", "weight of the language model"},
-                                {"ngram_weight", "weight of the n-gram model"},
-                                {"penalty", "added per token"},
-                                {"maxlenratio", "longest output, as a part of the input"},
-                                {"minlenratio", "shortest output, as a part of the input"},
-                                {"nbest", "hypotheses returned"},
-                                {"batch_size", "utterances decoded together"},
-                                {"dtype", "float32, float16 or bfloat16"},
-                                {"device", "cpu or cuda"},
-                                {"token_type", "kind of tokens; null: the model's"},
-                                {"bpemodel", "sentencepiece model; null: the model's"},
-                                {"normalize_length", "divide scores by length"},
-                                {"lm_train_config", "config of the language model"},
-                                {"lm_file", "weights of the language model"},
-                                {"transducer_conf", "search of a transducer"},
-                                {"time_sync", "time-synchronous search"},
-                                {"streaming", "decode while audio arrives"},
-                                {"lang_sym", "language token"},
-                                {"task_sym", "task token"},
-                                {"token_times", "begin and end of every token"},
-                                {"batch_seconds", "padded audio per batch"},
-                                {"predict_time", "predict times of segments"}});
-  s.field(prefix + "_train_config", &Opaque::value, "config of the model");
-  s.field(prefix + "_model_file", &Opaque::value,
+Schema<OpaqueBlock> recognizer(const char* name, const char* doc, const std::string& prefix) {
+  Schema<OpaqueBlock> s = keys_only(name, doc,
+                                    {{"beam_size", "hypotheses kept"},
+                                     {"ctc_weight", "weight of CTC against attention, 0 to 1"},
+                                     {"lm_weight", "weight of the language model"},
+                                     {"ngram_weight", "weight of the n-gram model"},
+                                     {"penalty", "added per token"},
+                                     {"maxlenratio", "longest output, as a part of the input"},
+                                     {"minlenratio", "shortest output, as a part of the input"},
+                                     {"nbest", "hypotheses returned"},
+                                     {"batch_size", "utterances decoded together"},
+                                     {"dtype", "float32, float16 or bfloat16"},
+                                     {"device", "cpu or cuda"},
+                                     {"token_type", "kind of tokens; null: the model's"},
+                                     {"bpemodel", "sentencepiece model; null: the model's"},
+                                     {"normalize_length", "divide scores by length"},
+                                     {"lm_train_config", "config of the language model"},
+                                     {"lm_file", "weights of the language model"},
+                                     {"transducer_conf", "search of a transducer"},
+                                     {"time_sync", "time-synchronous search"},
+                                     {"streaming", "decode while audio arrives"},
+                                     {"lang_sym", "language token"},
+                                     {"task_sym", "task token"},
+                                     {"token_times", "begin and end of every token"},
+                                     {"batch_seconds", "padded audio per batch"},
+                                     {"predict_time", "predict times of segments"}});
+  s.field(prefix + "_train_config", &OpaqueBlock::value, "config of the model");
+  s.field(prefix + "_model_file", &OpaqueBlock::value,
           "weights: .pth, .ckpt, .safetensors or our checkpoint");
   return s;
 }
 
-Schema<Opaque> error_rate(const char* name, const char* doc) {
+Schema<OpaqueBlock> error_rate(const char* name, const char* doc) {
   return keys_only(name, doc,
                    {{"ref_key", "field with the reference"},
                     {"hyp_key", "field with the hypothesis"},

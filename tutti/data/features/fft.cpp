@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <type_traits>
 
 #include "tutti/core/vector_clones.h"
 
@@ -77,7 +78,7 @@ struct Butterflies {
     const Real c = cos[angle], s = sin[angle];
     return {c * x - s * y, c * y + s * x};
   }
-  static constexpr std::size_t kWidth = sizeof(Point) / sizeof(Real);
+  static constexpr std::size_t kWidth = std::is_same_v<Point, Real> ? 1 : Fft<Real>::kLanes;
   [[gnu::always_inline]] static Point get(const Real* from, std::size_t at) noexcept {
     Point point;
     std::memcpy(&point, from + at * kWidth, sizeof(point));

@@ -95,7 +95,7 @@ std::vector<float> resample(std::span<const float> samples, int from_rate, int t
   if (from_rate == to_rate || samples.empty()) return {samples.begin(), samples.end()};
   const int divisor = std::gcd(from_rate, to_rate);
   // Rates without a common divisor (a damaged header, mostly) would need a filter of gigabytes.
-  const double up_phases = to_rate / divisor;
+  const double up_phases = static_cast<double>(to_rate) / divisor;
   const double taps_each =
       2 * kZeroCrossings / kRollOff * std::max(1.0, static_cast<double>(from_rate) / to_rate);
   if (up_phases * taps_each > kMaxTable)

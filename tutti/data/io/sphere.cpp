@@ -11,7 +11,7 @@
 namespace tutti::data {
 namespace {
 
-constexpr std::string_view kMagic = "NIST_1A\n";
+constexpr std::string_view kSphereMagic = "NIST_1A\n";
 constexpr std::size_t kMaxHeader = 1 << 20;  // real ones have 1024 bytes
 constexpr std::int64_t kMaxFrames = std::int64_t{1} << 46;
 
@@ -40,11 +40,11 @@ float decode_alaw(unsigned char code) {
 }  // namespace
 
 bool looks_like_sphere(std::string_view first_bytes) noexcept {
-  return first_bytes.starts_with(kMagic.substr(0, 7));
+  return first_bytes.starts_with(kSphereMagic.substr(0, 7));
 }
 
 std::size_t sphere_header_size(std::string_view head, const std::string& name) {
-  if (head.size() < 16 || !head.starts_with(kMagic))
+  if (head.size() < 16 || !head.starts_with(kSphereMagic))
     throw DataError(name + ": not a NIST SPHERE file");
   const std::int64_t size = to_int(trim(head.substr(8, 8)), name + ": SPHERE header size");
   if (size < 16 || size > static_cast<std::int64_t>(kMaxHeader))

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string text_of(const Json& node, const char* key) {
+std::string text_at(const Json& node, const char* key) {
   return node.is_object() && node.contains(key) && node[key].is_string()
              ? node[key].get<std::string>()
              : "";
@@ -131,7 +131,7 @@ Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
 KubeVersion parse_kube_version(std::string_view out) {
   const Json answer = parse_json(out, "kubectl get --raw /version");
   // "20+" on some providers' clusters
-  const auto number = [&](const char* key) { return std::atoi(text_of(answer, key).c_str()); };
+  const auto number = [&](const char* key) { return std::atoi(text_at(answer, key).c_str()); };
   return {number("major"), number("minor")};
 }
 
@@ -143,19 +143,19 @@ std::map<int, QueueState> parse_kube_pods(std::string_view out) {
   for (const Json& pod : answer["items"]) {
     const Json& meta = pod.value("metadata", Json::object());
     const Json annotations = meta.value("annotations", Json::object());
-    std::string index_text = text_of(annotations, "batch.kubernetes.io/job-completion-index");
-    if (index_text.empty()) index_text = text_of(annotations, kIndexAnnotation);
+    std::string index_text = text_at(annotations, "batch.kubernetes.io/job-completion-index");
+    if (index_text.empty()) index_text = text_at(annotations, kIndexAnnotation);
     if (index_text.empty() || index_text.find_first_not_of("0123456789") != std::string::npos)
       continue;
     const int index = std::stoi(index_text);
-    const std::string created = text_of(meta, "creationTimestamp");
+    const std::string created = text_at(meta, "creationTimestamp");
     if (newest.contains(index) && newest[index] > created) continue;
     newest[index] = created;
     const Json status = pod.value("status", Json::object());
-    const std::string phase = text_of(status, "phase");
+    const std::string phase = text_at(status, "phase");
     QueueState state;
-    std::string why = text_of(status, "reason");  // "Evicted", "Preempting", "NodeLost"
-    const std::string message = text_of(status, "message");
+    std::string why = text_at(status, "reason");  // "Evicted", "Preempting", "NodeLost"
+    const std::string message = text_at(status, "message");
     if (phase == "Succeeded") {
       state.phase = JobPhase::kEnded;
     } else if (phase == "Failed") {
@@ -166,7 +166,7 @@ std::map<int, QueueState> parse_kube_pods(std::string_view out) {
         const Json ended =
             container.value("state", Json::object()).value("terminated", Json::object());
         if (ended.contains("exitCode") && ended["exitCode"] != 0) {
-          state.reason = text_of(ended, "reason") == "OOMKilled"
+          state.reason = text_at(ended, "reason") == "OOMKilled"
                              ? "OOMKilled: the container used more memory than its limit"
                              : "exit code " + ended["exitCode"].dump();
         }
@@ -176,16 +176,16 @@ std::map<int, QueueState> parse_kube_pods(std::string_view out) {
     } else {
       state.reason = "pending";
       for (const Json& condition : status.value("conditions", Json::array()))
-        if (text_of(condition, "type") == "PodScheduled" && text_of(condition, "status") == "False")
-          state.reason = text_of(condition, "reason") + ": " + text_of(condition, "message");
+        if (text_at(condition, "type") == "PodScheduled" && text_at(condition, "status") == "False")
+          state.reason = text_at(condition, "reason") + ": " + text_at(condition, "message");
       for (const Json& container : status.value("containerStatuses", Json::array())) {
         const Json waiting =
             container.value("state", Json::object()).value("waiting", Json::object());
-        const std::string reason = text_of(waiting, "reason");
+        const std::string reason = text_at(waiting, "reason");
         if (reason.empty()) continue;
         state.reason =
             reason +
-            (text_of(waiting, "message").empty() ? "" : ": " + text_of(waiting, "message"));
+            (text_at(waiting, "message").empty() ? "" : ": " + text_at(waiting, "message"));
         // These do not pass by waiting: the image or the spec is wrong.
         for (const char* word : {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
                                  "CreateContainerConfigError", "CreateContainerError"})

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool is_number(std::string_view text) {
+bool is_job_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
@@ -68,7 +68,7 @@ std::vector<std::string> parse_sbatch(std::string_view out, int num_jobs) {
     const auto word = trim(line);
     const auto number = word.substr(0, word.find(';'));
     const bool clean = word.find(' ') == std::string_view::npos;
-    if (clean && is_number(number)) id = number;
+    if (clean && is_job_number(number)) id = number;
   }
   if (id.empty()) return {};
   if (num_jobs == 1) return {id};
@@ -83,7 +83,7 @@ std::vector<std::pair<int, int>> parse_task_ranges(std::string_view text) {
     const auto dash = part.find('-');
     const std::string low = part.substr(0, dash);
     const std::string high = dash == std::string::npos ? low : part.substr(dash + 1);
-    if (!is_number(low) || !is_number(high) || low.size() > 9 || high.size() > 9) continue;
+    if (!is_job_number(low) || !is_job_number(high) || low.size() > 9 || high.size() > 9) continue;
     out.emplace_back(std::stoi(low), std::stoi(high));
   }
   return out;
@@ -95,7 +95,7 @@ std::map<std::string, QueueState> parse_squeue(std::string_view out) {
     const auto fields = split(line, '|');
     if (fields.size() < 3) continue;  // a banner
     const std::string id(trim(fields[0]));
-    if (id.empty() || !is_number(id.substr(0, id.find('_')))) continue;
+    if (id.empty() || !is_job_number(id.substr(0, id.find('_')))) continue;
     std::string reason = fields[2];
     for (std::size_t i = 3; i < fields.size(); ++i) reason += "|" + fields[i];
     const QueueState state = slurm_state(fields[1], reason);
@@ -139,7 +139,7 @@ std::map<std::string, QueueState> parse_scontrol(std::string_view out) {
       if (const auto at = word.find('='); at != std::string::npos)
         values.emplace(word.substr(0, at), word.substr(at + 1));
     if (!values.contains("JobId") || !values.contains("JobState")) continue;
-    const bool task = values.contains("ArrayJobId") && is_number(values["ArrayTaskId"]);
+    const bool task = values.contains("ArrayJobId") && is_job_number(values["ArrayTaskId"]);
     std::string reason = values["Reason"];
     if (reason == "None" && values.contains("ExitCode") && values["ExitCode"] != "0:0")
       reason = "exit code " + values["ExitCode"].substr(0, values["ExitCode"].find(':'));

@@ -16,7 +16,7 @@ using config::Node;
 using config::Problems;
 using config::Schema;
 
-struct Raw {
+struct RawSsh {
   std::vector<std::string> hosts;
   Node connect_options;
   Node worker_options;
@@ -35,51 +35,52 @@ struct Raw {
   Node scheduler_addr, scheduler_port, nohost, logdir, worker_port, nanny_port, remote_dask_worker;
 };
 
-Schema<Raw> ssh_schema() {
-  Schema<Raw> s("ssh", "Workers on machines reachable by ssh.");
-  s.field("hosts", &Raw::hosts,
+Schema<RawSsh> ssh_schema() {
+  Schema<RawSsh> s("ssh", "Workers on machines reachable by ssh.");
+  s.field("hosts", &RawSsh::hosts,
           "hosts that get workers; a first one that is this machine is the driver's place");
-  s.field("connect_options", &Raw::connect_options,
+  s.field("connect_options", &RawSsh::connect_options,
           "how to log in: a map, or a list with one map per host");
-  s.field("worker_options", &Raw::worker_options,
+  s.field("worker_options", &RawSsh::worker_options,
           "n_workers (per host), nthreads, memory_limit, local_directory, death_timeout, env");
-  s.field("remote_folder", &Raw::remote_folder,
+  s.field("remote_folder", &RawSsh::remote_folder,
           "folder to work in on the hosts; default: the one the driver works in");
-  s.field("remote_program", &Raw::remote_program,
+  s.field("remote_program", &RawSsh::remote_program,
           "the tutti program on the hosts; default: the path of this one");
-  s.field("remote_python", &Raw::remote_python,
+  s.field("remote_python", &RawSsh::remote_python,
           "Dask's name; a path of a tutti program is taken as remote_program");
-  s.field("ssh_options", &Raw::ssh_options,
+  s.field("ssh_options", &RawSsh::ssh_options,
           "more options of ssh_config, as in ssh -o: [\"ProxyJump=gate\"]");
-  s.field("env", &Raw::env, "environment variables of the workers");
-  s.field("connect_retries", &Raw::connect_retries, "times a dead connection is made again",
+  s.field("env", &RawSsh::env, "environment variables of the workers");
+  s.field("connect_retries", &RawSsh::connect_retries, "times a dead connection is made again",
           {.min = 0});
-  for (const auto& [key, member] : std::initializer_list<std::pair<const char*, Node Raw::*>>{
-           {"scheduler_options", &Raw::scheduler_options},
-           {"worker_class", &Raw::worker_class},
-           {"security", &Raw::security},
-           {"silence_logs", &Raw::silence_logs},
-           {"asynchronous", &Raw::asynchronous},
-           {"loop", &Raw::loop},
-           {"shutdown_on_close", &Raw::shutdown_on_close},
-           {"scheduler_sync_interval", &Raw::scheduler_sync_interval},
-           {"shutdown_scheduler", &Raw::shutdown_scheduler},
-           {"scheduler_addr", &Raw::scheduler_addr},
-           {"scheduler_port", &Raw::scheduler_port},
-           {"nohost", &Raw::nohost},
-           {"logdir", &Raw::logdir},
-           {"worker_port", &Raw::worker_port},
-           {"nanny_port", &Raw::nanny_port},
-           {"remote_dask_worker", &Raw::remote_dask_worker}})
+  for (const auto& [key, member] : std::initializer_list<std::pair<const char*, Node RawSsh::*>>{
+           {"scheduler_options", &RawSsh::scheduler_options},
+           {"worker_class", &RawSsh::worker_class},
+           {"security", &RawSsh::security},
+           {"silence_logs", &RawSsh::silence_logs},
+           {"asynchronous", &RawSsh::asynchronous},
+           {"loop", &RawSsh::loop},
+           {"shutdown_on_close", &RawSsh::shutdown_on_close},
+           {"scheduler_sync_interval", &RawSsh::scheduler_sync_interval},
+           {"shutdown_scheduler", &RawSsh::shutdown_scheduler},
+           {"scheduler_addr", &RawSsh::scheduler_addr},
+           {"scheduler_port", &RawSsh::scheduler_port},
+           {"nohost", &RawSsh::nohost},
+           {"logdir", &RawSsh::logdir},
+           {"worker_port", &RawSsh::worker_port},
+           {"nanny_port", &RawSsh::nanny_port},
+           {"remote_dask_worker", &RawSsh::remote_dask_worker}})
     s.field(key, member, "of Dask; accepted, has no effect");
-  s.field("worker_addrs", &Raw::worker_addrs, "old name of hosts");
-  s.field("ssh_username", &Raw::ssh_username, "old name of connect_options.username");
-  s.field("ssh_port", &Raw::ssh_port, "old name of connect_options.port");
-  s.field("ssh_private_key", &Raw::ssh_private_key, "old name of connect_options.client_keys");
-  s.field("nthreads", &Raw::nthreads, "old name of worker_options.nthreads");
-  s.field("nprocs", &Raw::nprocs, "old name of worker_options.n_workers");
-  s.field("memory_limit", &Raw::memory_limit, "old name of worker_options.memory_limit");
-  s.field("local_directory", &Raw::local_directory, "old name of worker_options.local_directory");
+  s.field("worker_addrs", &RawSsh::worker_addrs, "old name of hosts");
+  s.field("ssh_username", &RawSsh::ssh_username, "old name of connect_options.username");
+  s.field("ssh_port", &RawSsh::ssh_port, "old name of connect_options.port");
+  s.field("ssh_private_key", &RawSsh::ssh_private_key, "old name of connect_options.client_keys");
+  s.field("nthreads", &RawSsh::nthreads, "old name of worker_options.nthreads");
+  s.field("nprocs", &RawSsh::nprocs, "old name of worker_options.n_workers");
+  s.field("memory_limit", &RawSsh::memory_limit, "old name of worker_options.memory_limit");
+  s.field("local_directory", &RawSsh::local_directory,
+          "old name of worker_options.local_directory");
   s.elsewhere("n_workers",
               "belongs one level up (parallel.n_workers), or in worker_options.n_workers for the "
               "number per host");
@@ -257,7 +258,7 @@ void read_worker_options(const Node& node, SshSettings& out, std::optional<int>&
 
 SshSettings parse_ssh_options(const Node& options, int n_workers, Problems& problems) {
   SshSettings out;
-  Raw raw = ssh_schema().parse(options, problems);
+  RawSsh raw = ssh_schema().parse(options, problems);
   const auto old_name = [&](const char* key, const char* better) {
     if (!options[key].is_null())
       problems.warn(options[key], fmt::format("'{}' is an old name", key),
