@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cmake --build build --target bench_trainer_step bench_trainer_ddp tutti tutti-run -j "$(nproc)" >/dev/null
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-/usr/bin/python3 - "$folder" <<'PY'
+/usr/bin/python3 -u - "$folder" <<'PY'
 import json, math, os, shutil, struct, subprocess, sys, time, wave
 folder, bin = sys.argv[1], os.path.abspath("build/bin")
 one_thread = dict(os.environ, OMP_NUM_THREADS="1")
@@ -68,7 +68,7 @@ for devices in (1, 2):
     for _ in range(3):
         shutil.rmtree(recipe + "/exp/training/checkpoints", ignore_errors=True)
         start = time.time()
-        tutti("train", "--config", "conf/training.yaml", f"num_device={devices}", "trainer.max_steps=1", "trainer.limit_val_batches=0",
+        tutti("train", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0",
               "dataloader.train.iter_factory.batches.batch_size=4")
         times.append(time.time() - start)
     print("tutti train on %d rank(s), from the command to the end of its first step, checkpoint and exit: %.2f s" % (devices, min(times)))
