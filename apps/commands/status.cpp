@@ -62,6 +62,8 @@ int run_status(int argc, char** argv) {
       live.at("eta_s").is_number() ? format_duration(live.at("eta_s").get<double>()).c_str() : "?",
       100 * live.value("utilisation", 0.0),
       static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})));
+  if (const std::string waiting = live.value("waiting", ""); !waiting.empty())
+    std::printf("%s\n", waiting.c_str());
   print_workers(live.value("workers", Json::array()));
   return 0;
 }

@@ -101,6 +101,7 @@ struct RunReport {
   double seconds = 0;
   double first_result_s = 0;
   double utilisation = 0;  // busy time over the workers' time up
+  std::string waiting;     // "2 jobs wait: REASON", in the scheduler's words; empty: none does
   std::vector<WorkerReport> workers;
 };
 

@@ -129,7 +129,13 @@ void Engine::poll_backend(TimePoint now) {
   const auto interval = local_ ? milliseconds(10) : milliseconds(1000);
   if (workers_.empty() || now - last_poll_ < interval) return;
   last_poll_ = now;
+  int num_waiting = 0;
+  std::string why;
   for (const JobStatus& job : backend_->poll()) {
+    if (job.phase == JobPhase::kPending) {
+      ++num_waiting;
+      why = job.reason;
+    }
     if (job.phase == JobPhase::kPending || job.phase == JobPhase::kRunning) continue;
     for (const int id : job.worker_ids) {
       const auto found = workers_.find(id);
@@ -138,6 +144,11 @@ void Engine::poll_backend(TimePoint now) {
       end_worker(found->second, job.reason, !job.preempted);
     }
   }
+  if (run_ && !local_)
+    run_->report.waiting =
+        num_waiting == 0
+            ? ""
+            : fmt::format("{} job{}: {}", num_waiting, num_waiting == 1 ? " waits" : "s wait", why);
 }
 
 void Engine::end_worker(Worker& worker, std::string reason, bool blame) {

@@ -39,6 +39,7 @@ std::string Progress::line(const RunReport& report, std::uint64_t total,
   text += fmt::format(", {:.4g}/s, ETA {}, {} workers", rate,
                       rate > 0 ? format_duration(left) : "?", up);
   if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
+  if (!report.waiting.empty()) text += ", " + report.waiting;
   if (report.workers_lost > 0) text += fmt::format(", {} lost", report.workers_lost);
   return text;
 }

@@ -164,6 +164,7 @@ void RunFolder::tick(const RunReport& report) {
   status["workers_lost"] = report.workers_lost;
   status["items_handed_again"] = report.handed_again;
   status["utilisation"] = report.utilisation;
+  status["waiting"] = report.waiting;
   status["updated"] = Clock::system().unix_seconds();
   status["workers"] = Json::array();
   for (const WorkerReport& worker : report.workers)

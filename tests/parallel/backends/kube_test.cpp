@@ -37,7 +37,7 @@ TEST(KubeManifest, IsAnIndexedJob) {
   EXPECT_EQ(
       container["command"][2],
       "exec /opt/tutti/bin/tutti worker --run /shared/run --id $((8 + JOB_COMPLETION_INDEX))");
-  EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], 2);
+  EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], "2");
   EXPECT_EQ(container["env"][0], (Json{{"name", "A"}, {"value", "1"}})) << "Kubernetes wants text";
   EXPECT_EQ(container["env"][1], (Json{{"name", "B"}, {"value", "true"}}));
 }

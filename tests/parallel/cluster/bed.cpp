@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "tutti/config/load.h"
+#include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/run_folder.h"
 
@@ -44,11 +44,13 @@ std::vector<pid_t> all_pids() {
   return pids;
 }
 
-std::string proc_text(pid_t pid, const char* file) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/" + file);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+// Empty when the process has gone, which may be in the middle of reading.
+std::string proc_text(pid_t pid, const char* file) try {
+  std::string text = read_file("/proc/" + std::to_string(pid) + "/" + file);
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
+} catch (const Error&) {
+  return "";
 }
 
 // Processes that have the bed as program, folder, open file or argument.

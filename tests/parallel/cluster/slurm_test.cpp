@@ -109,6 +109,18 @@ TEST_F(SlurmClient, AnOutputFolderMayHaveBlanksAndQuotesInItsName) {
   EXPECT_EQ(num_ok(out), 20U);
 }
 
+TEST_F(SlurmClient, ADriverSaysWhyItsJobsWait) {
+  const auto out = folder_.path() / "out";
+  Process driver = start_map(block(2, ", job_extra_directives: ['--begin=now+1hour']"), out, 10,
+                             {"echo"}, false);
+  EXPECT_TRUE(eventually([&] {
+    return tutti({"status", out.string()}).out.find("2 jobs wait: BeginTime") != std::string::npos;
+  })) << tutti({"status", out.string()}).out;
+  EXPECT_EQ(tutti({"cancel", out.string()}).exit_code, 0);
+  EXPECT_EQ(driver.wait().exit_code, 85);
+  EXPECT_TRUE(eventually([&] { return queue_is_empty(); })) << "jobs were left";
+}
+
 TEST_F(SlurmClient, CancelTakesWaitingJobsOutOfTheQueue) {
   const auto out = folder_.path() / "out";
   ASSERT_EQ(map(block(2, ", job_extra_directives: ['--begin=now+1hour']"), out, 10, {"echo"}, true)

@@ -180,7 +180,9 @@ KubeSettings parse_kube_options(const Node& options, Problems& problems) {
   out.context = raw.context.value_or("");
   out.image = raw.image.value_or("");
   check_resources(raw.resources, problems);
-  if (!raw.resources.is_null()) out.resources = to_json(raw.resources);
+  // A quantity is text to the API's schema, whatever YAML makes of `cpu: 2`.
+  for (const auto& [group, amounts] : raw.resources.items())
+    if (amounts.is_map()) out.resources[group] = text_map(amounts, problems);
   const auto quantity = [&](const char* group, const char* key,
                             const std::optional<std::string>& value) {
     if (value) out.resources[group][key] = *value;
@@ -189,7 +191,7 @@ KubeSettings parse_kube_options(const Node& options, Problems& problems) {
   quantity("requests", "memory", raw.memory_request);
   quantity("limits", "cpu", raw.cpu_limit);
   quantity("requests", "cpu", raw.cpu_request);
-  if (raw.gpu_limit) out.resources["limits"]["nvidia.com/gpu"] = *raw.gpu_limit;
+  if (raw.gpu_limit) out.resources["limits"]["nvidia.com/gpu"] = std::to_string(*raw.gpu_limit);
   if (raw.env.is_list()) {
     out.env = to_json(raw.env);
   } else {
