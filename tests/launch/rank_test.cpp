@@ -80,6 +80,7 @@ TEST(Detect, LocalRanksFollowConfigOrGpus) {
   EXPECT_EQ(detect({}, {.num_gpus = 4}).num_local_ranks, 4);
   EXPECT_EQ(detect({}, {.accelerator = "cpu", .num_gpus = 4}).kind, Kind::kRank);
   EXPECT_EQ(detect({}, {.num_gpus = 1}).rank.device_index, 0);
+  EXPECT_EQ(detect({}, {.devices = 1, .num_gpus = 4, .device_ids = {3}}).rank.device_index, 3);
   EXPECT_THAT(error_of({}, {.accelerator = "gpu"}), HasSubstr("no GPU is visible"));
   EXPECT_THAT(error_of({}, {.devices = 0}), HasSubstr("devices: got 0"));
   EXPECT_THAT(error_of({}, {.num_nodes = 2}), HasSubstr("num_nodes: got 2, but no launcher"));
@@ -109,6 +110,9 @@ TEST(Detect, Torchrun) {
 
 TEST(Detect, GpusPerRank) {
   EXPECT_EQ(detect(torchrun(), {.num_gpus = 4}).rank.device_index, 1);
+  EXPECT_EQ(detect(torchrun(), {.num_gpus = 8, .device_ids = {0, 2, 4, 6}}).rank.device_index, 2);
+  EXPECT_THAT(error_of(torchrun(), {.num_gpus = 4, .device_ids = {0, 1, 2, 4}}),
+              HasSubstr("there is no GPU 4, only 4 are visible"));
   EXPECT_THAT(error_of(torchrun(), {.num_gpus = 2}),
               AllOf(HasSubstr("4 ranks"), HasSubstr("2 GPU(s)")));
   // --gpus-per-task=1: every task sees its own GPU as number 0.

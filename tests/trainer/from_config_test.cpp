@@ -125,8 +125,9 @@ trainer: {max_epochs: 1}
 TEST(FromConfig, TimeoutAndBucketsReachTheRanks) {
   const TrainingPlan plan = plan_of(R"(
 optimizer: {_target_: torch.optim.Adam}
-trainer: {timeout: "00:05:00", strategy: {_target_: ddp, bucket_cap_mb: 50}}
+trainer: {timeout: "00:05:00", strategy: {_target_: ddp, bucket_cap_mb: 50}, deterministic: warn}
 )");
+  EXPECT_TRUE(plan.loop.deterministic && plan.loop.deterministic_warn_only);
   EXPECT_EQ(plan.world_options("cpu").timeout, 300);
   EXPECT_EQ(plan.strategy.bucket_cap_mb, 50);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tutti/core/error.h"
@@ -100,6 +101,19 @@ void assign_device(const LaunchRequest& request, RankContext& rank) {
   rank.device_index = -1;
   const bool gpu = request.accelerator == "gpu" || request.accelerator == "cuda";
   if (!gpu && (request.accelerator == "cpu" || request.num_gpus == 0)) return;
+  if (!request.device_ids.empty()) {
+    const int largest = *std::max_element(request.device_ids.begin(), request.device_ids.end());
+    if (largest >= request.num_gpus)
+      throw ConfigError(
+          fmt::format("devices: there is no GPU {}, only {} are visible on {} (counted from 0)",
+                      largest, request.num_gpus, rank.host),
+          "CUDA_VISIBLE_DEVICES and schedulers count the GPUs of a job anew; give devices: a "
+          "number");
+    // Against a launcher with more ranks than ids, check_world has spoken already.
+    rank.device_index = request.device_ids.at(static_cast<std::size_t>(rank.local_rank) %
+                                              request.device_ids.size());
+    return;
+  }
   // --gpus-per-task=1 shows each task its own GPU as number 0.
   if (request.num_gpus == 1 && (rank.local_world_size == 1 || !rank.store_address.empty() ||
                                 rank.found_by == "srun" || rank.found_by == "jsrun")) {

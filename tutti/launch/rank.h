@@ -53,6 +53,7 @@ struct LaunchRequest {
   std::optional<int> num_nodes;      // empty: auto
   std::string accelerator = "auto";  // cpu | gpu | auto
   int num_gpus = 0;                  // GPUs visible to this process
+  std::vector<int> device_ids;       // devices: [1, 3]: of those visible, by local rank; empty: any
 };
 
 struct Detection {

@@ -100,6 +100,7 @@ launch::LaunchRequest launch_request(const config::Node& training) {
   request.num_gpus =
       request.accelerator == "cpu" ? 0 : launch::count_visible_gpus(launch::current_environment());
   request.devices = trainer.devices.number();
+  request.device_ids = trainer.devices.ids;
   request.num_nodes = trainer.num_nodes;
   return request;
 }

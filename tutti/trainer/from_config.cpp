@@ -222,7 +222,8 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
   out.loss_reduction =
       t.loss_average == "mean_of_means" ? LossReduction::kMeanOfMeans : LossReduction::kGlobal;
   out.precision = parse_precision(t.precision.name);
-  out.deterministic = t.deterministic.on;
+  out.deterministic = t.deterministic.on || t.deterministic.warn_only;
+  out.deterministic_warn_only = t.deterministic.warn_only;
   out.device = context.device;
   out.show_progress = t.enable_progress_bar;
   const fs::path root = t.default_root_dir.empty() ? context.exp_dir : fs::path(t.default_root_dir);

@@ -6,6 +6,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
+#include <cstdlib>
+
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
@@ -253,7 +255,11 @@ Run::Run(FitInputs& inputs)
 FitResult fit(FitInputs& inputs) {
   try {
     Run run(inputs);
-    if (run.settings.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
+    if (run.settings.deterministic) {
+      // cuBLAS reads it when it starts.
+      if (run.device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+      at::globalContext().setDeterministicAlgorithms(true, run.settings.deterministic_warn_only);
+    }
     Strategy& strategy = inputs.strategy;
     inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,
                     run.precision.weight_type());

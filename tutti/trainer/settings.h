@@ -46,6 +46,7 @@ struct LoopSettings {
   LossReduction loss_reduction = LossReduction::kGlobal;
   PrecisionMode precision = PrecisionMode::k32;
   bool deterministic = false;
+  bool deterministic_warn_only = false;  // operators that cannot be: a warning instead of an error
   std::uint64_t seed = 0;
   std::string device = "cpu";           // "cuda:0"
   int max_nonfinite_steps = 100;        // NaN steps in a row before giving up
