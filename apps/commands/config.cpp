@@ -100,10 +100,11 @@ int run_config(int argc, char** argv) {
   app.require_subcommand(1);
   Arguments arguments;
   const auto add_common = [&](CLI::App* sub) {
-    sub->add_option("FILE [KEY=VALUE]", arguments.words,
+    sub->add_option("FILE", arguments.words,
                     "config files, later ones laid over earlier ones, then overrides: a.b=c, "
                     "a.0.b=c, +new=1, ~gone")
-        ->required();
+        ->required()
+        ->option_text("... [KEY=VALUE ...]");
     sub->add_flag("--quiet", arguments.quiet, "problems only");
   };
   CLI::App* check_command = app.add_subcommand("check", "find every problem; exit 0 or 2");

@@ -128,7 +128,7 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
     }
   }
   guard.over = true;
-  const RunReport report = run->latest_report();
+  RunReport report = run->latest_report();
   if (request.on_tick) request.on_tick(report, true);
   if (run->error()) std::rethrow_exception(run->error());
   return report;

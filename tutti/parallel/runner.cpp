@@ -38,7 +38,7 @@ ItemNames write_item_names(const RunFolder& folder, const Indices& indices,
   std::string lines;
   for (std::uint64_t i = 0; i < indices.size(); ++i)
     lines += to_json_line(item_of(indices[i])) + "\n";
-  const ItemNames names{ItemNames::Kind::kJsonLine, item_names_path(folder.path())};
+  ItemNames names{ItemNames::Kind::kJsonLine, item_names_path(folder.path())};
   write_file_atomic(names.file, lines);
   return names;
 }

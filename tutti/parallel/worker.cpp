@@ -189,7 +189,7 @@ class Compute {
   }
 
   std::string write_large(std::uint64_t lease, std::uint64_t index, const std::string& text) const {
-    const std::string name = fmt::format("{}-{}.json", lease, index);
+    std::string name = fmt::format("{}-{}.json", lease, index);
     const auto folder = options_.run_folder / ".tutti" / "large";
     make_folders(folder);
     write_file_atomic(folder / name, text, 0600);

@@ -119,7 +119,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
         make_backend(settings, worker_launch(folder.path(), run), CommandRunner::system());
     const int wanted = static_cast<int>(
         std::min<std::uint64_t>(static_cast<std::uint64_t>(settings.n_workers), left));
-    const auto jobs = backend->submit(wanted);
+    auto jobs = backend->submit(wanted);
     // Some refusals come after the submission: one look, as nobody else will.
     std::vector<JobStatus> refused;
     for (JobStatus& status : backend->poll())

@@ -63,7 +63,7 @@ std::optional<double> parse_walltime(SchedulerKind kind, std::string_view text) 
 }
 
 std::string format_walltime(SchedulerKind kind, const std::string& text, double seconds) {
-  const std::string raw(trim(text));
+  std::string raw(trim(text));
   const auto fields = split(raw, ':');
   const bool plain_fields =
       std::all_of(fields.begin(), fields.end(), [](const auto& f) { return all_digits(f); });

@@ -25,9 +25,10 @@ using Mark = std::shared_ptr<c10::Event>;  // null: nothing to wait for
 class SideStream {
  public:
   explicit SideStream(at::Device device) : device_(device) {
-    if (!device.is_cpu())
-      side_ = c10::impl::VirtualGuardImpl(device.type())
-                  .getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    if (device.is_cpu()) return;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    if (!device.has_index()) device_ = guard.getDevice();  // "cuda" means the current one
+    side_ = guard.getStreamFromGlobalPool(device_, /*isHighPriority=*/false);
   }
 
   // Queues `work` behind everything the current stream has been given so far.
