@@ -68,7 +68,7 @@ for devices in (1, 2):
     for _ in range(3):
         shutil.rmtree(recipe + "/exp/training/checkpoints", ignore_errors=True)
         start = time.time()
-        tutti("train", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0",
+        tutti("train", "--force", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0",
               "dataloader.train.iter_factory.batches.batch_size=4")
         times.append(time.time() - start)
     print("tutti train on %d rank(s), from the command to the end of its first step, checkpoint and exit: %.2f s" % (devices, min(times)))
