@@ -207,24 +207,32 @@ Array Fbank::compute(std::span<const float> speech) const {
     throw DataError(fmt::format("{} samples are too few for features, at least {} are needed",
                                 speech.size(), half + 1),
                     "leave such utterances out with min_length or on_bad: skip");
-  std::vector<float> padded(speech.size() + n_fft);
-  for (std::size_t i = 0; i < half; ++i) {
-    padded[i] = speech[half - i];
-    padded[half + speech.size() + i] = speech[speech.size() - 2 - i];
-  }
-  std::copy(speech.begin(), speech.end(), padded.begin() + static_cast<std::ptrdiff_t>(half));
-
   const auto frames = static_cast<std::size_t>(num_frames(speech.size()));
   const auto bands = filters_.size();
   Array out = Array::make(DType::kFloat32,
                           {static_cast<std::int64_t>(frames), static_cast<std::int64_t>(bands)});
   float* result = out.data<float>();
   const auto hop = static_cast<std::size_t>(settings_.hop_length);
+  const auto count_samples = static_cast<std::int64_t>(speech.size());
   std::vector<float> re(n_fft * kLanes), im(n_fft * kLanes), power((half + 1) * kFrames);
+  std::vector<float> edges(kFrames * n_fft);
   for (std::size_t first = 0; first < frames; first += kFrames) {
     const float* sources[kFrames];
-    for (std::size_t l = 0; l < kFrames; ++l)
-      sources[l] = padded.data() + std::min(first + l, frames - 1) * hop;
+    for (std::size_t l = 0; l < kFrames; ++l) {
+      const auto begin = static_cast<std::int64_t>(std::min(first + l, frames - 1) * hop) -
+                         static_cast<std::int64_t>(half);
+      const auto end = begin + static_cast<std::int64_t>(n_fft);
+      if (begin >= 0 && end <= count_samples) {
+        sources[l] = speech.data() + begin;
+        continue;
+      }
+      float* edge = edges.data() + l * n_fft;  // reflected at the ends
+      for (std::int64_t i = begin; i < end; ++i)
+        *edge++ = speech[static_cast<std::size_t>(i < 0               ? -i
+                                                  : i < count_samples ? i
+                                                                      : 2 * count_samples - 2 - i)];
+      sources[l] = edges.data() + l * n_fft;
+    }
     load(fft_, window_, sources, re.data());
     load(fft_, window_, sources + kLanes, im.data());
     fft_.transform(re.data(), im.data());
