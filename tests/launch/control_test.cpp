@@ -244,8 +244,13 @@ TEST(Control, DifferentConfigsAreNamedAtTheStart) {
 
 TEST(Control, FailureCallbackRunsOnce) {
   std::atomic<int> calls = 0;
+  std::atomic<bool> both_joined = false;
   run_world(2, {}, [&](ControlPlane& control) {
-    if (control.rank().rank == 1) return;  // dies: no finish()
+    if (control.rank().rank == 1) {
+      while (!both_joined) std::this_thread::yield();
+      return;  // dies: no finish()
+    }
+    both_joined = true;
     control.on_failure([&](const std::string& message) {
       EXPECT_THAT(message, HasSubstr("rank 1 (host1"));
       ++calls;
