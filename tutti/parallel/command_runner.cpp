@@ -47,9 +47,11 @@ class ItemCommandRunner : public BaseRunner {
     command.own_group = false;  // so that the worker's end, however it comes, is its end too
     command.env["TUTTI_ITEM_INDEX"] = std::to_string(index);
     CommandResult result = run_command(command);
-    // A shell tells of its command's end as 128 + the signal.
-    if (result.signal == SIGTERM || result.exit_code == 128 + SIGTERM)
-      throw CommandTerminated(result.describe());
+    // A scheduler that ends a job sends these to all of its processes, to the command perhaps a
+    // moment before the worker. A shell tells of its command's end as 128 + the signal.
+    for (const int signal : {SIGTERM, SIGKILL})
+      if (result.signal == signal || result.exit_code == 128 + signal)
+        throw CommandTerminated(result.describe());
     if (!result.ok()) throw TaskError(result.describe());
     if (result.truncated)
       throw TaskError("the output is larger than 2 GiB", "write it to a file and print the name");

@@ -106,8 +106,11 @@ std::vector<IndexRange> WorkerState::take_back(std::uint64_t id, std::uint64_t m
     lease->unstarted.erase(lease->unstarted.begin(),
                            lease->unstarted.begin() + static_cast<std::ptrdiff_t>(lease->at));
     lease->at = 0;
-    auto cut =
-        wire::cut_tail(lease->unstarted, std::min(max_items, wire::total_items(lease->unstarted)));
+    // Whole batches stay here and go elsewhere: what is computed together does not depend on who
+    // was idle when, and so neither do the last bits of its results.
+    const std::uint64_t total = wire::total_items(lease->unstarted);
+    const std::uint64_t kept = (total - std::min(max_items, total)) / batch_size_ * batch_size_;
+    auto cut = wire::cut_tail(lease->unstarted, total - kept);
     if (lease->unstarted.empty()) leases_.erase(lease);
     return cut;
   }
@@ -156,6 +159,7 @@ WorkerState::Next WorkerState::wait(std::uint64_t batch_size, JobOrder& job, Bat
   // Results the driver does not take fast enough must not pile up here.
   constexpr std::size_t kMaxReadyBytes = 16 << 20;
   std::unique_lock lock(mutex_);
+  batch_size_ = std::max<std::uint64_t>(1, batch_size);
   wake_.wait(lock,
              [&] { return stop_ || job_ || (!leases_.empty() && ready_bytes_ < kMaxReadyBytes); });
   if (stop_) return Next::kStop;

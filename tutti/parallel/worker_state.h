@@ -114,6 +114,7 @@ class WorkerState {
   std::uint64_t results_lease_ = 0;
   std::vector<std::string> ready_;
   std::size_t ready_bytes_ = 0;
+  std::uint64_t batch_size_ = 1;  // of the job at hand, as wait() was told
   bool signalled_ = false;
   SteadyTime last_flush_{};
 };
