@@ -12,26 +12,17 @@ namespace tutti::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-class SafetensorsSource final : public WeightsSource {
+template <class File>  // SafetensorsFile or PthFile
+class FileSource final : public WeightsSource {
  public:
-  explicit SafetensorsSource(const fs::path& path) : file_(path) {}
+  FileSource(const fs::path& path, std::string kind) : file_(path), kind_(std::move(kind)) {}
   const TensorSpecs& specs() const override { return file_.specs(); }
   at::Tensor read(const std::string& name) const override { return file_.read(name); }
-  std::string describe() const override { return "safetensors file"; }
+  std::string describe() const override { return kind_; }
 
  private:
-  SafetensorsFile file_;
-};
-
-class PthSource final : public WeightsSource {
- public:
-  explicit PthSource(const fs::path& path) : file_(path) {}
-  const TensorSpecs& specs() const override { return file_.specs(); }
-  at::Tensor read(const std::string& name) const override { return file_.read(name); }
-  std::string describe() const override { return "PyTorch file"; }
-
- private:
-  PthFile file_;
+  File file_;
+  std::string kind_;
 };
 
 class CheckpointSource final : public WeightsSource {
@@ -84,9 +75,10 @@ std::unique_ptr<WeightsSource> open_weights(const fs::path& path, bool ema) {
     throw ConfigError(path.string() +
                       ": only a checkpoint folder has a moving average beside the "
                       "weights");
-  if (path.extension() == ".safetensors") return std::make_unique<SafetensorsSource>(path);
+  if (path.extension() == ".safetensors")
+    return std::make_unique<FileSource<SafetensorsFile>>(path, "safetensors file");
   if (path.extension() == ".pth" || path.extension() == ".pt" || path.extension() == ".ckpt")
-    return std::make_unique<PthSource>(path);
+    return std::make_unique<FileSource<PthFile>>(path, "PyTorch file");
   throw ConfigError(fmt::format("{}: got a file ending in '{}', expected .safetensors or .pth",
                                 path.string(), path.extension().string()));
 }
