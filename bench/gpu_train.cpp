@@ -45,7 +45,12 @@ AsrSettings recipe_settings() {
   s.encoder.num_blocks = 12;
   s.encoder.macaron = true;
   s.encoder.merge_conv_kernel = 31;
-  s.decoder = {.attention_heads = 4, .linear_units = 2048, .num_blocks = 6};
+  s.encoder.attention_dropout_rate = 0.1;
+  s.decoder = {.attention_heads = 4,
+               .linear_units = 2048,
+               .num_blocks = 6,
+               .self_attention_dropout_rate = 0.1,
+               .src_attention_dropout_rate = 0.1};
   s.ctc_weight = 0.3;
   s.lsm_weight = 0.1;
   return s;

@@ -53,9 +53,11 @@ class Surroundings {
       : device_(device),
         autocast_(autocast_on(device.type())),
         type_(autocast_type(device.type())),
-        generator_(at::globalContext().defaultGenerator(device)) {
-    std::lock_guard<std::mutex> lock(generator_.mutex());
-    random_ = generator_.get_state();
+        generators_{at::globalContext().defaultGenerator(device)} {
+    // Models may draw the keys of their dropout on the host.
+    if (!device.is_cpu())
+      generators_.push_back(at::globalContext().defaultGenerator(at::Device(at::kCPU)));
+    random_ = states();
   }
 
   // Runs `work` in these surroundings and puts back those of the caller.
@@ -63,12 +65,8 @@ class Surroundings {
   void during(Work work) {
     const bool old_autocast = autocast_on(device_.type());
     const at::ScalarType old_type = autocast_type(device_.type());
-    at::Tensor old_random;
-    {
-      std::lock_guard<std::mutex> lock(generator_.mutex());
-      old_random = generator_.get_state();
-      generator_.set_state(random_);
-    }
+    const std::vector<at::Tensor> old_random = states();
+    set_states(random_);
     set_autocast_on(device_.type(), autocast_);
     set_autocast_type(device_.type(), type_);
     // Casts cached while gradients were off must not be reused with a graph, nor the reverse.
@@ -77,8 +75,7 @@ class Surroundings {
       at::autocast::clear_cache();
       set_autocast_on(device_.type(), old_autocast);
       set_autocast_type(device_.type(), old_type);
-      std::lock_guard<std::mutex> lock(generator_.mutex());
-      generator_.set_state(old_random);
+      set_states(old_random);
     };
     try {
       work();
@@ -90,11 +87,26 @@ class Surroundings {
   }
 
  private:
+  std::vector<at::Tensor> states() {
+    std::vector<at::Tensor> all;
+    for (at::Generator& generator : generators_) {
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      all.push_back(generator.get_state());
+    }
+    return all;
+  }
+  void set_states(const std::vector<at::Tensor>& all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      std::lock_guard<std::mutex> lock(generators_[i].mutex());
+      generators_[i].set_state(all[i]);
+    }
+  }
+
   at::Device device_;
   bool autocast_ = false;
   at::ScalarType type_;
-  at::Generator generator_;
-  at::Tensor random_;
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> random_;
 };
 
 struct Recipe : torch::CustomClassHolder {

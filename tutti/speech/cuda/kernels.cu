@@ -1,13 +1,6 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
 
-#include "tutti/speech/cuda/kernels.h"
+#include "tutti/speech/cuda/device.cuh"
 
 namespace tutti::speech::cuda {
 namespace {
@@ -18,33 +11,54 @@ constexpr int kRows = 4;           // threads along time
 constexpr int kSteps = 16;         // frames of a thread
 constexpr int kFrames = kRows * kSteps;
 
-template <class T>
-__device__ float to_float(T value) {
-  return static_cast<float>(value);
-}
-template <class T>
-__device__ T from_float(float value) {
-  return static_cast<T>(value);
-}
-
-// Frames first-pad .. first+count+pad of one utterance and kTile channels, as floats; 0 outside.
+// Rows first, first + 1, .. of one utterance and kTile channels, as floats; 0 outside. Threads are
+// (kLanes, any).
 template <class T>
 __device__ void load_tile(const T* x, float* tile, int first, int rows, int frames, int channels,
                           int channel) {
-  const int thread = threadIdx.y * kLanes + threadIdx.x;
-  for (int i = thread; i < rows * kTile; i += kLanes * kRows) {
-    const int t = first + i / kTile, c = channel + i % kTile;
-    tile[i] = t >= 0 && t < frames && c < channels
-                  ? to_float(x[static_cast<std::int64_t>(t) * channels + c])
-                  : 0.0F;
+  const int c = channel + 2 * threadIdx.x;
+  for (int row = threadIdx.y; row < rows; row += blockDim.y) {
+    const int t = first + row;
+    float2 v = make_float2(0, 0);
+    if (t >= 0 && t < frames && c < channels) {
+      const T* from = x + static_cast<std::int64_t>(t) * channels + c;
+      if (channels % 2 == 0) {
+        float pair[2];
+        read_pack(from, pair);
+        v = make_float2(pair[0], pair[1]);
+      } else {
+        v.x = to_float(from[0]);
+        if (c + 1 < channels) v.y = to_float(from[1]);
+      }
+    }
+    *reinterpret_cast<float2*>(tile + row * kTile + 2 * threadIdx.x) = v;
   }
 }
 
-template <class X, class Y>
-__global__ void convolve(const X* __restrict__ x, const float* __restrict__ w,
-                         const float* __restrict__ bias, bool flip, Y* __restrict__ y, int frames,
-                         int channels, int kernel) {
+__device__ inline void multiply_add(float2& sum, float2 a, float2 b) {
+  sum.x = fmaf(a.x, b.x, sum.x);
+  sum.y = fmaf(a.y, b.y, sum.y);
+}
+
+struct Taps {
+  const float* w;     // (C, K)
+  const float* bias;  // (C), or null
+  bool flip;          // walk the taps backwards: the gradient of the input
+  bool residual;      // add x itself
+};
+
+__device__ inline float tap_of(const Taps& taps, int kernel, int k, int c) {
+  return taps.w[c * kernel + (taps.flip ? kernel - 1 - k : k)] +
+         (taps.residual && k == (kernel - 1) / 2 ? 1.0F : 0.0F);
+}
+
+// With kKernel > 0 taps and sums live in registers and every frame is read from the tile once;
+// with 0 the kernel's size is `size`.
+template <class X, class Y, int kKernel>
+__global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y, int frames,
+                         int channels, int size) {
   extern __shared__ float shared[];
+  const int kernel = kKernel > 0 ? kKernel : size;
   float* tile = shared;                                   // (kFrames + kernel - 1, kTile)
   float* taps = shared + (kFrames + kernel - 1) * kTile;  // (kernel, kTile)
   const int first = blockIdx.x * kFrames, channel = blockIdx.y * kTile;
@@ -53,91 +67,114 @@ __global__ void convolve(const X* __restrict__ x, const float* __restrict__ w,
             channel);
   const int thread = threadIdx.y * kLanes + threadIdx.x;
   for (int i = thread; i < kernel * kTile; i += kLanes * kRows) {
-    const int k = i / kTile, c = channel + i % kTile;
-    taps[i] = c < channels ? w[(flip ? kernel - 1 - k : k) * channels + c] : 0.0F;
+    const int k = i % kernel, c = i / kernel;  // as they lie in memory
+    taps[k * kTile + c] = channel + c < channels ? tap_of(given, kernel, k, channel + c) : 0.0F;
   }
   __syncthreads();
 
   float2 sums[kSteps];
   const int mine = 2 * threadIdx.x, begin = threadIdx.y * kSteps;
   float2 start = make_float2(0, 0);
-  if (bias != nullptr) {
-    if (channel + mine < channels) start.x = bias[channel + mine];
-    if (channel + mine + 1 < channels) start.y = bias[channel + mine + 1];
+  if (given.bias != nullptr) {
+    if (channel + mine < channels) start.x = given.bias[channel + mine];
+    if (channel + mine + 1 < channels) start.y = given.bias[channel + mine + 1];
   }
 #pragma unroll
   for (int r = 0; r < kSteps; ++r) sums[r] = start;
-  for (int k = 0; k < kernel; ++k) {
-    const float2 tap = *reinterpret_cast<const float2*>(taps + k * kTile + mine);
+  const auto pair = [mine](const float* rows, int row) {
+    return *reinterpret_cast<const float2*>(rows + row * kTile + mine);
+  };
+  if constexpr (kKernel > 0) {
+    float2 tap[kKernel];
 #pragma unroll
-    for (int r = 0; r < kSteps; ++r) {
-      const float2 v = *reinterpret_cast<const float2*>(tile + (begin + r + k) * kTile + mine);
-      sums[r].x = fmaf(tap.x, v.x, sums[r].x);
-      sums[r].y = fmaf(tap.y, v.y, sums[r].y);
+    for (int k = 0; k < kKernel; ++k) tap[k] = pair(taps, k);
+#pragma unroll
+    for (int i = 0; i < kSteps + kKernel - 1; ++i) {
+      const float2 v = pair(tile, begin + i);
+#pragma unroll
+      for (int r = 0; r < kSteps; ++r)
+        if (i - r >= 0 && i - r < kKernel) multiply_add(sums[r], tap[i - r], v);
+    }
+  } else {
+    for (int k = 0; k < kernel; ++k) {
+      const float2 tap = pair(taps, k);
+#pragma unroll
+      for (int r = 0; r < kSteps; ++r) multiply_add(sums[r], tap, pair(tile, begin + r + k));
     }
   }
 #pragma unroll
   for (int r = 0; r < kSteps; ++r) {
     const int t = first + begin + r, c = channel + mine;
-    if (t >= frames) break;
+    if (t >= frames || c >= channels) break;
     Y* out = y + offset + static_cast<std::int64_t>(t) * channels + c;
-    if (c < channels) out[0] = from_float<Y>(sums[r].x);
-    if (c + 1 < channels) out[1] = from_float<Y>(sums[r].y);
+    if (channels % 2 == 0) {
+      const float both[2] = {sums[r].x, sums[r].y};
+      write_pack(out, both);
+    } else {
+      out[0] = from_float<Y>(sums[r].x);
+      if (c + 1 < channels) out[1] = from_float<Y>(sums[r].y);
+    }
   }
 }
 
-constexpr int kTapRows = 8;   // threads along taps
-constexpr int kMaxTaps = 64;  // kTapRows * taps of a thread
-constexpr int kChunk = 64;    // frames between two loads
+constexpr int kTapGroup = 8;  // taps of a thread, and frames it takes at a time
+constexpr int kMaxTaps = 64;
+constexpr int kChunk = 64;  // frames between two loads
 
-// One block sums over a part of the batch for kTile channels, then adds to the result.
+// One block sums over a part of the batch for kTile channels, then adds to the result. Thread row
+// y has taps 8y .. 8y+7; of every frame of g and x it takes it uses each eight times.
 template <class X, class G>
 __global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, float* grad_w,
                           float* grad_bias, int batch, int frames, int channels, int kernel) {
   extern __shared__ float shared[];
   float* gs = shared;                   // (kChunk, kTile)
-  float* xs = shared + kChunk * kTile;  // (kChunk + kernel - 1, kTile)
+  float* xs = shared + kChunk * kTile;  // (kChunk + kTapGroup * blockDim.y, kTile)
   const int channel = blockIdx.x * kTile, mine = 2 * threadIdx.x;
+  const int first_tap = threadIdx.y * kTapGroup;
   const int chunks = (frames + kChunk - 1) / kChunk;
-  float2 sums[kMaxTaps / kTapRows] = {};
+  float2 sums[kTapGroup] = {};
   float2 bias_sum = make_float2(0, 0);
-  const int thread = threadIdx.y * kLanes + threadIdx.x;
+  const auto pair = [mine](const float* rows, int row) {
+    return *reinterpret_cast<const float2*>(rows + row * kTile + mine);
+  };
   for (int part = blockIdx.y; part < batch * chunks; part += gridDim.y) {
     const int first = part % chunks * kChunk;
     const std::int64_t offset = static_cast<std::int64_t>(part / chunks) * frames * channels;
-    for (int i = thread; i < (2 * kChunk + kernel - 1) * kTile; i += kLanes * kTapRows) {
-      const int row = i / kTile, c = channel + i % kTile;
-      const bool is_g = row < kChunk;
-      const int t = is_g ? first + row : first + row - kChunk - (kernel - 1) / 2;
-      const bool there = t >= 0 && t < frames && c < channels;
-      const std::int64_t at = offset + static_cast<std::int64_t>(t) * channels + c;
-      shared[i] = !there ? 0.0F : is_g ? to_float(g[at]) : to_float(x[at]);
-    }
+    load_tile(g + offset, gs, first, kChunk, frames, channels, channel);
+    load_tile(x + offset, xs, first - (kernel - 1) / 2,
+              kChunk + kTapGroup * static_cast<int>(blockDim.y), frames, channels, channel);
     __syncthreads();
-    for (int t = 0; t < kChunk; ++t) {
-      const float2 gv = *reinterpret_cast<const float2*>(gs + t * kTile + mine);
-      if (threadIdx.y == 0) {
-        bias_sum.x += gv.x;
-        bias_sum.y += gv.y;
+    float2 window[2 * kTapGroup - 1];
+#pragma unroll
+    for (int i = 0; i < kTapGroup - 1; ++i) window[i] = pair(xs, first_tap + i);
+    for (int t = 0; t < kChunk; t += kTapGroup) {
+      float2 gv[kTapGroup];
+#pragma unroll
+      for (int i = 0; i < kTapGroup; ++i) {
+        gv[i] = pair(gs, t + i);
+        window[kTapGroup - 1 + i] = pair(xs, t + first_tap + kTapGroup - 1 + i);
       }
 #pragma unroll
-      for (int j = 0; j < kMaxTaps / kTapRows; ++j) {
-        const int k = threadIdx.y + j * kTapRows;
-        if (k >= kernel) break;
-        const float2 xv = *reinterpret_cast<const float2*>(xs + (t + k) * kTile + mine);
-        sums[j].x = fmaf(gv.x, xv.x, sums[j].x);
-        sums[j].y = fmaf(gv.y, xv.y, sums[j].y);
+      for (int i = 0; i < kTapGroup; ++i) {
+#pragma unroll
+        for (int k = 0; k < kTapGroup; ++k) multiply_add(sums[k], gv[i], window[i + k]);
+        if (threadIdx.y == 0) {
+          bias_sum.x += gv[i].x;
+          bias_sum.y += gv[i].y;
+        }
       }
+#pragma unroll
+      for (int i = 0; i < kTapGroup - 1; ++i) window[i] = window[kTapGroup + i];
     }
     __syncthreads();
   }
   const int c = channel + mine;
 #pragma unroll
-  for (int j = 0; j < kMaxTaps / kTapRows; ++j) {
-    const int k = threadIdx.y + j * kTapRows;
+  for (int j = 0; j < kTapGroup; ++j) {
+    const int k = first_tap + j;
     if (k >= kernel) break;
-    if (c < channels) atomicAdd(grad_w + k * channels + c, sums[j].x);
-    if (c + 1 < channels) atomicAdd(grad_w + k * channels + c + 1, sums[j].y);
+    if (c < channels) atomicAdd(grad_w + c * kernel + k, sums[j].x);
+    if (c + 1 < channels) atomicAdd(grad_w + (c + 1) * kernel + k, sums[j].y);
   }
   if (threadIdx.y == 0) {
     if (c < channels) atomicAdd(grad_bias + c, bias_sum.x);
@@ -174,24 +211,6 @@ __global__ void shift_back(const T* __restrict__ grad_out, std::int64_t stride_b
   }
 }
 
-void check_launch(const char* what) {
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
-    throw std::runtime_error(std::string(what) + ": CUDA: " + cudaGetErrorString(error));
-}
-
-// Calls f with a null pointer of the C++ type of `number`.
-template <class F>
-void with_type(Number number, F f) {
-  switch (number) {
-    case Number::kFloat:
-      return f(static_cast<float*>(nullptr));
-    case Number::kHalf:
-      return f(static_cast<__half*>(nullptr));
-    case Number::kBFloat16:
-      return f(static_cast<__nv_bfloat16*>(nullptr));
-  }
-}
-
 // Kernels with more shared memory than the default must be allowed to have it.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {
@@ -200,21 +219,8 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
                          static_cast<int>(bytes));
 }
 
-unsigned parts(std::int64_t total, std::int64_t size) {
-  return static_cast<unsigned>((total + size - 1) / size);
-}
-
 constexpr int kWarps = 4;  // of a block of attend_past, one for each row and head
 constexpr int kMaxHeadSize = 256;
-
-__device__ float warp_sum(float x) {
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
-  return x;
-}
-__device__ float warp_max(float x) {
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
-  return x;
-}
 
 // A warp serves one row and head: each lane scores one place at a time, then the lanes share the
 // dimensions of the values.
@@ -293,21 +299,29 @@ __global__ void attend_past_kernel(const T* __restrict__ q, const T* __restrict_
 
 }  // namespace
 
-void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias, bool flip,
-                    Number y_type, void* y, const ConvSize& size, Stream stream) {
+void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias,
+                    ConvVariant variant, Number y_type, void* y, const ConvSize& size,
+                    Stream stream) {
   const dim3 grid(parts(size.frames, kFrames), parts(size.channels, kTile),
                   static_cast<unsigned>(size.batch));
-  const dim3 block(kLanes, kRows);
   const std::size_t bytes =
       sizeof(float) * kTile * static_cast<std::size_t>(kFrames + 2 * size.kernel - 1);
+  const Taps taps{w, bias, variant.flip, variant.residual};
   with_type(x_type, [&](auto* x_pointer) {
     with_type(y_type, [&](auto* y_pointer) {
       using X = std::remove_pointer_t<decltype(x_pointer)>;
       using Y = std::remove_pointer_t<decltype(y_pointer)>;
-      allow_shared(convolve<X, Y>, bytes);
-      convolve<X, Y><<<grid, block, bytes, stream>>>(
-          static_cast<const X*>(x), w, bias, flip, static_cast<Y*>(y),
-          static_cast<int>(size.frames), static_cast<int>(size.channels), size.kernel);
+      const auto launch = [&](auto* kernel) {
+        allow_shared(kernel, bytes);
+        kernel<<<grid, dim3(kLanes, kRows), bytes, stream>>>(
+            static_cast<const X*>(x), taps, static_cast<Y*>(y), static_cast<int>(size.frames),
+            static_cast<int>(size.channels), size.kernel);
+      };
+      if constexpr (std::is_same_v<X, Y>) {
+        if (size.kernel == 31) return launch(convolve<X, Y, 31>);
+        if (size.kernel == 15) return launch(convolve<X, Y, 15>);
+      }
+      launch(convolve<X, Y, 0>);
     });
   });
   check_launch("depthwise_conv");
@@ -317,12 +331,11 @@ void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const v
                             float* grad_w, float* grad_bias, const ConvSize& size, Stream stream) {
   if (size.kernel > kMaxTaps) throw std::runtime_error("depthwise_conv: kernel over 64");
   const std::int64_t total = size.batch * parts(size.frames, kChunk);
-  const unsigned columns = parts(size.channels, kTile);
+  const unsigned columns = parts(size.channels, kTile), groups = parts(size.kernel, kTapGroup);
   // Enough blocks for every processor, few enough that additions to the result are rare.
   const unsigned rows = static_cast<unsigned>(std::min<std::int64_t>(total, 1024 / columns + 1));
-  const dim3 grid(columns, rows), block(kLanes, kTapRows);
-  const std::size_t bytes =
-      sizeof(float) * kTile * static_cast<std::size_t>(2 * kChunk + size.kernel - 1);
+  const dim3 grid(columns, rows), block(kLanes, groups);
+  const std::size_t bytes = sizeof(float) * kTile * (2 * kChunk + kTapGroup * groups);
   with_type(x_type, [&](auto* x_pointer) {
     with_type(g_type, [&](auto* g_pointer) {
       using X = std::remove_pointer_t<decltype(x_pointer)>;

@@ -17,12 +17,18 @@ struct ConvSize {
   int kernel = 1;  // odd; padding is (kernel - 1) / 2
 };
 
-// y[b,t,c] = bias[c] + sum_k w[k,c] * x[b, t+k-pad, c]; `flip` takes w[kernel-1-k] instead. w (K,
-// C) and bias (C, or null) are float; sums are in float. x and y may be of different types.
-void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias, bool flip,
-                    Number y_type, void* y, const ConvSize& size, Stream stream);
+struct ConvVariant {
+  bool flip = false;      // take w[c, kernel-1-k]: the gradient of the input
+  bool residual = false;  // add x
+};
 
-// grad_w[k,c] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c], added
+// y[b,t,c] = bias[c] + sum_k w[c,k] * x[b, t+k-pad, c]. w (C, K) and bias (C, or null) are float;
+// sums are in float. x and y may be of different types.
+void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias,
+                    ConvVariant variant, Number y_type, void* y, const ConvSize& size,
+                    Stream stream);
+
+// grad_w[c,k] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c], added
 // to what is there (float). The order of the additions is not fixed.
 void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
                             float* grad_w, float* grad_bias, const ConvSize& size, Stream stream);

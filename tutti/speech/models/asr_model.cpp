@@ -142,6 +142,7 @@ torch::Tensor AsrModelImpl::transducer_loss(const Encoded& encoded, const AsrBat
 
 AsrLoss AsrModelImpl::forward(const AsrBatch& batch) {
   check_batch(batch);
+  const auto casts = casts_.refresh(*this);
   return loss(encode(batch.speech, batch.speech_lengths), batch);
 }
 

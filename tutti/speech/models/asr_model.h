@@ -22,6 +22,7 @@
 #include "tutti/speech/models/ctc.h"
 #include "tutti/speech/models/decoder.h"
 #include "tutti/speech/models/encoder.h"
+#include "tutti/speech/models/fused.h"
 #include "tutti/speech/models/transducer.h"
 
 namespace tutti::speech {
@@ -104,6 +105,7 @@ class AsrModelImpl : public torch::nn::Module {
   torch::Tensor transducer_loss(const Encoded& encoded, const AsrBatch& batch);
 
   AsrSettings settings_;
+  WeightCasts casts_;
 };
 TORCH_MODULE(AsrModel);
 

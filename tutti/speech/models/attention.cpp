@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tutti/speech/models/cuda_ops.h"
+#include "tutti/speech/models/fused.h"
 
 namespace tutti::speech {
 
@@ -112,38 +113,41 @@ torch::Tensor AttentionImpl::merge_heads(const torch::Tensor& x_BHTd) {
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& query_BTD,
                                      const torch::Tensor& memory_BSD, const torch::Tensor& bias) {
+  const double rate = is_training() ? settings_.dropout_rate : 0.0;
+  if (query_BTD.is_same(memory_BSD) && q_norm_.is_empty()) {
+    const ThreeProducts qkv = products(query_BTD, linear_q_, linear_k_, linear_v_);
+    return merge_heads(attend(split_heads(qkv.first), split_heads(qkv.second),
+                              split_heads(qkv.third), bias, rate));
+  }
   return merge_heads(attend(project_query(query_BTD), project_key(memory_BSD),
-                            project_value(memory_BSD), bias,
-                            is_training() ? settings_.dropout_rate : 0.0));
+                            project_value(memory_BSD), bias, rate));
 }
 
 torch::Tensor AttentionImpl::forward_self(const torch::Tensor& x_BTD, const BatchContext& context) {
   if (linear_pos_.is_empty()) return forward(x_BTD, x_BTD, context.key_bias);
-  const torch::Tensor q =
-      linear_q_(x_BTD).view({x_BTD.size(0), x_BTD.size(1), settings_.heads, -1});
-  const torch::Tensor bias = relative_scores(q + pos_bias_v_, context);
-  const torch::Tensor key = project_key(x_BTD);
-  // Under autocast the sum is float32 and the rest is not.
-  const torch::Tensor query = (q + pos_bias_u_).to(key.scalar_type()).transpose(1, 2);
-  return merge_heads(
-      attend(query, key, project_value(x_BTD), bias, is_training() ? settings_.dropout_rate : 0.0));
+  const double scale = 1.0 / std::sqrt(static_cast<double>(pos_bias_u_.size(1)));
+  const ThreeProducts qkv = products(x_BTD, linear_q_, linear_k_, linear_v_);
+  const PositionQueries queries = position_queries(qkv.first, pos_bias_u_, pos_bias_v_, scale);
+  const torch::Tensor bias = relative_scores(queries.with_v_HMd, context);
+  const torch::Tensor key = split_heads(qkv.second);
+  // Under autocast torch's sum is float32 and the rest is not.
+  const torch::Tensor query = queries.with_u_BTHd.to(key.scalar_type()).transpose(1, 2);
+  return merge_heads(attend(query, key, split_heads(qkv.third), bias,
+                            is_training() ? settings_.dropout_rate : 0.0));
 }
 
-// Scaled scores (B, H, T, T) of query i against the position of key j relative to it; -inf where
+// Scores (B, H, T, T) of query i, scaled, against the position of key j relative to it; -inf where
 // key j is padding.
-torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_BTHd,
+torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_HMd,
                                              const BatchContext& context) {
-  const std::int64_t batch = query_BTHd.size(0), frames = query_BTHd.size(1),
-                     heads = settings_.heads;
-  const std::int64_t head_size = query_BTHd.size(3), columns = context.positions.size(1);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
+  const auto batch = static_cast<std::int64_t>(context.lengths.size());
+  const std::int64_t heads = settings_.heads, frames = query_HMd.size(1) / batch;
+  const std::int64_t columns = context.positions.size(1);
   // One matrix product per head for the whole batch: positions are the same for all utterances, and
   // a broadcast matmul would copy them B times.
   const torch::Tensor p_HdN =
-      linear_pos_(context.positions).view({columns, heads, head_size}).permute({1, 2, 0});
-  const torch::Tensor q_HMd =
-      (query_BTHd * scale).permute({2, 0, 1, 3}).reshape({heads, batch * frames, head_size});
-  const torch::Tensor scores = torch::bmm(q_HMd, p_HdN).view({heads, batch, frames, columns});
+      linear_pos_(context.positions).view({columns, heads, -1}).permute({1, 2, 0});
+  const torch::Tensor scores = torch::bmm(query_HMd, p_HdN).view({heads, batch, frames, columns});
 
   torch::Tensor shifted;
   if (settings_.positions == PositionKind::kRelative) {

@@ -71,7 +71,7 @@ class AttentionImpl : public torch::nn::Module {
 
  private:
   torch::Tensor split_heads(const torch::Tensor& x_BTD) const;
-  torch::Tensor relative_scores(const torch::Tensor& query_BTHd, const BatchContext& context);
+  torch::Tensor relative_scores(const torch::Tensor& query_HMd, const BatchContext& context);
 
   Settings settings_;
   Linear linear_q_{nullptr}, linear_k_{nullptr}, linear_v_{nullptr}, linear_out_{nullptr};

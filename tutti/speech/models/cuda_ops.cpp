@@ -3,92 +3,52 @@
 #include "tutti/core/error.h"
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
-#include <ATen/autocast_mode.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <torch/torch.h>
-
-#include "tutti/speech/cuda/kernels.h"
-#include "tutti/trainer/torch_version.h"
+#include "tutti/speech/models/cuda_call.h"
+#include "tutti/speech/models/cuda_conv.h"
 
 namespace tutti::speech {
 
 namespace {
 
-std::optional<cuda::Number> number_type(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32:
-      return cuda::Number::kFloat;
-    case torch::kFloat16:
-      return cuda::Number::kHalf;
-    case torch::kBFloat16:
-      return cuda::Number::kBFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
-cuda::Number number_of(const torch::Tensor& x) { return number_type(x.scalar_type()).value(); }
-
-cuda::Stream stream_of(const torch::Tensor& x) {
-  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
-}
-
-torch::ScalarType result_type(const torch::Tensor& x) {
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-  if (at::autocast::is_autocast_enabled(at::kCUDA))
-    return at::autocast::get_autocast_dtype(at::kCUDA);
-#else
-  if (at::autocast::is_enabled()) return at::autocast::get_autocast_gpu_dtype();
-#endif
-  return x.scalar_type();
-}
-
-cuda::ConvSize conv_size(const torch::Tensor& x_BTC, const torch::Tensor& weight_KC) {
+cuda::ConvSize conv_size(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K) {
   return {.batch = x_BTC.size(0),
           .frames = x_BTC.size(1),
           .channels = x_BTC.size(2),
-          .kernel = static_cast<int>(weight_KC.size(0))};
+          .kernel = static_cast<int>(weight_C1K.size(2))};
 }
 
 class CudaDepthwiseConv : public torch::autograd::Function<CudaDepthwiseConv> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& weight_C1K, const torch::Tensor& bias,
-                               std::int64_t out_type) {
+                               bool residual, std::int64_t out_type) {
+    const PlainArithmetic plain;
     const c10::cuda::CUDAGuard guard(x.device());
     const torch::Tensor input = x.contiguous();
-    const torch::Tensor weight_KC = weight_C1K.squeeze(1).t().to(torch::kFloat32).contiguous();
-    const torch::Tensor bias_C = bias.to(torch::kFloat32).contiguous();
+    const torch::Tensor weight = weight_C1K.to(torch::kFloat32).contiguous();
     torch::Tensor y = torch::empty(input.sizes(),
                                    input.options().dtype(static_cast<torch::ScalarType>(out_type)));
-    cuda::depthwise_conv(number_of(input), input.data_ptr(), weight_KC.data_ptr<float>(),
-                         bias_C.data_ptr<float>(), /*flip=*/false, number_of(y), y.data_ptr(),
-                         conv_size(input, weight_KC), stream_of(input));
-    context->save_for_backward({input, weight_KC});
+    depthwise_conv_into(y, input, weight, bias.to(torch::kFloat32).contiguous(),
+                        {.residual = residual});
+    context->save_for_backward({input, weight});
     context->saved_data["weight_type"] = static_cast<std::int64_t>(weight_C1K.scalar_type());
+    context->saved_data["residual"] = residual;
     return y;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
+    const PlainArithmetic plain;
     const auto saved = context->get_saved_variables();
-    const torch::Tensor &x = saved[0], &weight_KC = saved[1];
+    const torch::Tensor &x = saved[0], &weight = saved[1];
     const c10::cuda::CUDAGuard guard(x.device());
     const torch::Tensor g = gradients[0].contiguous();
-    const cuda::ConvSize size = conv_size(x, weight_KC);
     torch::Tensor grad_x = torch::empty_like(x);
-    cuda::depthwise_conv(number_of(g), g.data_ptr(), weight_KC.data_ptr<float>(), nullptr,
-                         /*flip=*/true, number_of(grad_x), grad_x.data_ptr(), size, stream_of(x));
-    // One buffer for both, cleared at once.
-    torch::Tensor sums =
-        torch::zeros({weight_KC.size(0) + 1, weight_KC.size(1)}, weight_KC.options());
-    torch::Tensor grad_w = sums.narrow(0, 0, weight_KC.size(0)), grad_b = sums[weight_KC.size(0)];
-    cuda::depthwise_conv_weights(number_of(x), x.data_ptr(), number_of(g), g.data_ptr(),
-                                 grad_w.data_ptr<float>(), grad_b.data_ptr<float>(), size,
-                                 stream_of(x));
+    depthwise_conv_into(grad_x, g, weight, {},
+                        {.flip = true, .residual = context->saved_data["residual"].toBool()});
+    const auto [grad_w, grad_b] = depthwise_conv_gradients(x, g, weight);
     const auto type = static_cast<torch::ScalarType>(context->saved_data["weight_type"].toInt());
-    return {grad_x, grad_w.t().unsqueeze(1).to(type), grad_b.to(type), torch::Tensor()};
+    return {grad_x, grad_w.to(type), grad_b.to(type), torch::Tensor(), torch::Tensor()};
   }
 };
 
@@ -136,15 +96,36 @@ class CudaRelativeShift : public torch::autograd::Function<CudaRelativeShift> {
 
 }  // namespace
 
+void depthwise_conv_into(torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight_C1K,
+                         const torch::Tensor& bias, cuda::ConvVariant variant) {
+  cuda::depthwise_conv(number_of(x), x.data_ptr(), weight_C1K.data_ptr<float>(),
+                       bias.defined() ? bias.data_ptr<float>() : nullptr, variant, number_of(y),
+                       y.data_ptr(), conv_size(x, weight_C1K), stream_of(x));
+}
+
+std::pair<torch::Tensor, torch::Tensor> depthwise_conv_gradients(const torch::Tensor& x,
+                                                                 const torch::Tensor& g,
+                                                                 const torch::Tensor& weight_C1K) {
+  const std::int64_t channels = x.size(2), taps = weight_C1K.numel();
+  // One buffer for both, cleared at once.
+  const torch::Tensor sums = torch::zeros({taps + channels}, weight_C1K.options());
+  torch::Tensor grad_w = sums.narrow(0, 0, taps).view(weight_C1K.sizes());
+  torch::Tensor grad_b = sums.narrow(0, taps, channels);
+  cuda::depthwise_conv_weights(number_of(x), x.data_ptr(), number_of(g), g.data_ptr(),
+                               grad_w.data_ptr<float>(), grad_b.data_ptr<float>(),
+                               conv_size(x, weight_C1K), stream_of(x));
+  return {grad_w, grad_b};
+}
+
 bool has_cuda_ops(const torch::Tensor& x) {
   return x.is_cuda() && number_type(x.scalar_type()) &&
          !at::globalContext().deterministicAlgorithms();
 }
 
 torch::Tensor cuda_depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
-                                  const torch::Tensor& bias_C) {
-  return CudaDepthwiseConv::apply(x_BTC, weight_C1K, bias_C,
-                                  static_cast<std::int64_t>(result_type(x_BTC)));
+                                  const torch::Tensor& bias_C, bool residual) {
+  return CudaDepthwiseConv::apply(x_BTC, weight_C1K, bias_C, residual,
+                                  static_cast<std::int64_t>(product_type(x_BTC)));
 }
 
 torch::Tensor cuda_relative_shift(const torch::Tensor& scores_HBTN, const torch::Tensor& key_bias) {
@@ -188,7 +169,7 @@ namespace tutti::speech {
 bool has_cuda_ops(const torch::Tensor&) { return false; }
 
 torch::Tensor cuda_depthwise_conv(const torch::Tensor&, const torch::Tensor&,
-                                  const torch::Tensor&) {
+                                  const torch::Tensor&, bool) {
   throw InternalError("this build has no GPU kernels");
 }
 

@@ -11,7 +11,7 @@ bool has_cuda_ops(const torch::Tensor& x);
 
 // See modules.h. Under autocast the result is of autocast's type, whatever x is.
 torch::Tensor cuda_depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
-                                  const torch::Tensor& bias_C);
+                                  const torch::Tensor& bias_C, bool residual = false);
 
 // Scores against relative positions T-1, T-2, .. (H, B, T, N >= 2T-1) to scores against keys (B, H,
 // T, T), with key_bias (B, 1, 1, T; may be undefined) added. Rows of the result are aligned as

@@ -7,6 +7,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/speech/models/cuda_ops.h"
+#include "tutti/speech/models/fused.h"
 
 namespace tutti::speech {
 
@@ -74,13 +75,12 @@ DecoderLayerImpl::DecoderLayerImpl(Build build, const DecoderSettings& settings)
 torch::Tensor DecoderLayerImpl::forward(torch::Tensor tgt, const torch::Tensor& tgt_bias,
                                         const torch::Tensor& memory,
                                         const torch::Tensor& memory_bias) {
-  const auto drop = [this](const torch::Tensor& x) {
-    return apply_dropout(x, dropout_rate_, is_training());
-  };
-  const torch::Tensor normed = norm1_(tgt);
-  tgt = tgt + drop(self_attn_->forward(normed, normed, tgt_bias));
-  tgt = tgt + drop(src_attn_->forward(norm2_(tgt), memory, memory_bias));
-  return tgt + drop(feed_forward_(norm3_(tgt)));
+  const double rate = is_training() ? dropout_rate_ : 0.0;
+  const torch::Tensor normed = norm_of(tgt, norm1_);
+  SumAndNorms x =
+      add_and_norm(tgt, self_attn_->forward(normed, normed, tgt_bias), 1.0, rate, norm2_);
+  x = add_and_norm(x.sum, src_attn_->forward(x.first, memory, memory_bias), 1.0, rate, norm3_);
+  return add_dropped(x.sum, feed_forward_(x.first), 1.0, rate);
 }
 
 torch::Tensor DecoderLayerImpl::project_memory(const torch::Tensor& memory_UTD) {
@@ -135,12 +135,13 @@ torch::Tensor TransformerDecoderImpl::embed_tokens(const torch::Tensor& tokens_B
   return apply_dropout(x + positions_LD, settings_.positional_dropout_rate, is_training());
 }
 
-torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& memory_BTD,
+torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& encoded_BTD,
                                               const Lengths& memory_lengths,
                                               const torch::Tensor& tokens_in_BL,
                                               const Lengths& token_lengths) {
   // Padded tokens come after all real ones, so the causal mask already hides them.
   static_cast<void>(token_lengths);
+  const torch::Tensor memory_BTD = as_factor(encoded_BTD);  // once for all layers
   torch::Tensor x = embed_tokens(
       tokens_in_BL, positions_.rows(0, tokens_in_BL.size(1), embedding_->weight.options()));
   const torch::Tensor tgt_bias = causal_bias(tokens_in_BL.size(1), 0, x.options());
@@ -167,7 +168,7 @@ torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& memory_BTD,
       x = layer->forward(x, tgt_bias, memory_BTD, memory_bias);
     }
   }
-  return output_layer_(after_norm_(x));
+  return output_layer_(norm_of(x, after_norm_));
 }
 
 DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,

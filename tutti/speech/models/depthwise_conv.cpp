@@ -109,16 +109,18 @@ class DepthwiseConv : public torch::autograd::Function<DepthwiseConv> {
 }  // namespace
 
 torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
-                             const torch::Tensor& bias_C) {
+                             const torch::Tensor& bias_C, bool residual) {
   const std::int64_t kernel = weight_C1K.size(2);
   const bool ours = x_BTC.device().is_cpu() && x_BTC.scalar_type() == torch::kFloat32 &&
                     weight_C1K.scalar_type() == torch::kFloat32 && kernel % 2 == 1;
-  if (ours) return DepthwiseConv::apply(x_BTC, weight_C1K, bias_C);
   if (kernel % 2 == 1 && kernel < 64 && has_cuda_ops(x_BTC))
-    return cuda_depthwise_conv(x_BTC, weight_C1K, bias_C);
-  return torch::conv1d(x_BTC.transpose(1, 2), weight_C1K, bias_C, 1, (kernel - 1) / 2, 1,
-                       weight_C1K.size(0))
-      .transpose(1, 2);
+    return cuda_depthwise_conv(x_BTC, weight_C1K, bias_C, residual);
+  const torch::Tensor y =
+      ours ? DepthwiseConv::apply(x_BTC, weight_C1K, bias_C)
+           : torch::conv1d(x_BTC.transpose(1, 2), weight_C1K, bias_C, 1, (kernel - 1) / 2, 1,
+                           weight_C1K.size(0))
+                 .transpose(1, 2);
+  return residual ? x_BTC + y : y;
 }
 
 }  // namespace tutti::speech

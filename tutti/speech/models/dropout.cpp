@@ -1,7 +1,8 @@
 // Dropout that is cheap on a CPU: torch draws a double from a Mersenne twister for every element,
 // which was a fifth of a training step of a small model. Here one draw from torch's generator keys
 // a hash of the element's index, which vectorises; the backward pass hashes again instead of
-// keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout.
+// keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout. GPUs
+// do the same (cuda/fused.cu): a model drops the same elements on both.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
@@ -10,6 +11,8 @@
 #include <mutex>
 
 #include "tutti/core/vector_clones.h"
+#include "tutti/speech/models/cuda_fused.h"
+#include "tutti/speech/models/dropout.h"
 #include "tutti/speech/models/modules.h"
 
 namespace tutti::speech {
@@ -36,7 +39,7 @@ void drop(const float* __restrict x, float* __restrict y, std::int64_t begin, st
 torch::Tensor dropped(const torch::Tensor& x, std::uint64_t key, double rate) {
   const torch::Tensor input = x.contiguous();
   torch::Tensor output = torch::empty_like(input);
-  const auto threshold = static_cast<std::int32_t>(rate * 2147483648.0);
+  const std::int32_t threshold = dropout_threshold(rate);
   const float scale = static_cast<float>(1.0 / (1.0 - rate));
   const float* from = input.data_ptr<float>();
   float* to = output.data_ptr<float>();
@@ -63,19 +66,19 @@ class CpuDropout : public torch::autograd::Function<CpuDropout> {
   }
 };
 
-std::int64_t draw_key() {
+}  // namespace
+
+std::uint64_t draw_dropout_key() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(generator.mutex());
-  return static_cast<std::int64_t>(
-      at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
-
-}  // namespace
 
 torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training) {
   if (!training || rate <= 0) return x;
+  if (rate < 1 && can_fuse_dropout(x)) return fused_dropout(x, rate);
   const bool ours = x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && rate < 1;
-  return ours ? CpuDropout::apply(x, rate, draw_key()) : torch::dropout(x, rate, true);
+  return ours ? CpuDropout::apply(x, rate, static_cast<std::int64_t>(draw_dropout_key())) : torch::dropout(x, rate, true);
 }
 
 }  // namespace tutti::speech

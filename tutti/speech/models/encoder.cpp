@@ -7,6 +7,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/speech/models/encoder_blocks.h"
+#include "tutti/speech/models/fused.h"
 
 namespace tutti::speech {
 
@@ -60,7 +61,9 @@ torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& c
   const std::int64_t frames = x.size(1);
   const bool training = is_training();
   const double rate = settings_.positional_dropout_rate;
-  torch::Tensor scaled = x * std::sqrt(static_cast<double>(settings_.output_size));
+  // What layers add to is kept in the precision of the weights, also where products are not.
+  torch::Tensor scaled = x.to(after_norm_->weight.scalar_type()) *
+                         std::sqrt(static_cast<double>(settings_.output_size));
   switch (settings_.positions) {
     case PositionKind::kNone:
       break;
@@ -88,7 +91,7 @@ torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& c
       break;
   }
   if (context.positions.defined())
-    context.positions = apply_dropout(context.positions.unsqueeze(0), rate, training);
+    context.positions = as_factor(apply_dropout(context.positions.unsqueeze(0), rate, training));
   return apply_dropout(scaled, rate, training);
 }
 
@@ -146,7 +149,7 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
       x = x + conditioning_layer_(posteriors);
     }
   }
-  result.out = after_norm_(x);
+  result.out = norm_of(x, after_norm_);
   return result;
 }
 

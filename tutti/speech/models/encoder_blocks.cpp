@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "tutti/speech/models/fused.h"
+
 namespace tutti::speech {
 
 namespace {
@@ -37,9 +39,10 @@ class TransformerBlock final : public EncoderBlock {
     norm2_ = register_module("norm2", LayerNorm(build, settings.output_size));
   }
   torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
-    torch::Tensor x = input + apply_dropout(self_attn_->forward_self(norm1_(input), context), rate_,
-                                            is_training());
-    return x + apply_dropout(feed_forward_(norm2_(x)), rate_, is_training());
+    const double rate = is_training() ? rate_ : 0.0;
+    const SumAndNorms x = add_and_norm(
+        input, self_attn_->forward_self(norm_of(input, norm1_), context), 1.0, rate, norm2_);
+    return add_dropped(x.sum, feed_forward_(x.first), 1.0, rate);
   }
 
  private:
@@ -80,13 +83,13 @@ class ConvolutionModule final : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x_BTC, const BatchContext& context) {
     // Kernels of width 1 are matrix products.
     torch::Tensor x =
-        torch::glu(torch::linear(x_BTC, pointwise1_->weight.squeeze(2), pointwise1_->bias), -1);
+        torch::glu(product(x_BTC, pointwise1_->weight.squeeze(2), pointwise1_->bias), -1);
     x = depthwise_conv(zero_padding(x, context.valid_BT), depthwise_->weight, depthwise_->bias);
     const bool packed = is_training() && context.valid_index.defined();
     torch::Tensor rows = x.reshape({-1, x.size(2)});
     if (packed) rows = rows.index_select(0, context.valid_index);
     rows = activate(normalise(rows), activation_);
-    rows = torch::linear(rows, pointwise2_->weight.squeeze(2), pointwise2_->bias);
+    rows = product(rows, pointwise2_->weight.squeeze(2), pointwise2_->bias);
     if (packed)
       rows = torch::zeros({x.size(0) * x.size(1), rows.size(1)}, rows.options())
                  .index_copy(0, context.valid_index, rows);
@@ -137,17 +140,22 @@ class ConformerBlock final : public EncoderBlock {
       if (torch::rand({1}).item<double>() < depth_rate_) return input;
       keep_scale = 1.0 / (1.0 - depth_rate_);
     }
-    const auto add = [&](const torch::Tensor& x, const torch::Tensor& branch, double scale) {
-      return torch::add(x, apply_dropout(branch, rate_, is_training()), scale * keep_scale);
-    };
-    const double ff_scale = feed_forward_macaron_.is_empty() ? 1.0 : 0.5;
-    torch::Tensor x = input;
-    if (!feed_forward_macaron_.is_empty())
-      x = add(x, feed_forward_macaron_(norm_ff_macaron_(x)), ff_scale);
-    x = add(x, self_attn_->forward_self(norm_mha_(x), context), 1.0);
-    if (conv_module_) x = add(x, conv_module_->forward(norm_conv_(x), context), 1.0);
-    x = add(x, feed_forward_(norm_ff_(x)), ff_scale);
-    return conv_module_ ? norm_final_(x) : x;
+    const double rate = is_training() ? rate_ : 0.0;
+    const double ff_scale = (feed_forward_macaron_.is_empty() ? 1.0 : 0.5) * keep_scale;
+    SumAndNorms x;
+    x.sum = input;
+    if (feed_forward_macaron_.is_empty())
+      x.first = norm_of(input, norm_mha_);
+    else
+      x = add_and_norm(input, feed_forward_macaron_(norm_of(input, norm_ff_macaron_)), ff_scale,
+                       rate, norm_mha_);
+    x = add_and_norm(x.sum, self_attn_->forward_self(x.first, context), keep_scale, rate,
+                     conv_module_ ? norm_conv_ : norm_ff_);
+    if (!conv_module_) return add_dropped(x.sum, feed_forward_(x.first), ff_scale, rate);
+    x = add_and_norm(x.sum, conv_module_->forward(x.first, context), keep_scale, rate, norm_ff_);
+    return add_and_norm(x.sum, feed_forward_(x.first), ff_scale, rate, norm_final_, nullptr,
+                        NormFor::kSum)
+        .first;
   }
 
  private:
@@ -171,12 +179,16 @@ class GatingUnit final : public torch::nn::Module, public GateInitialization {
     if (settings.use_linear_after_conv)
       linear_ = register_module("linear", Linear(build, channels, channels));
   }
-  torch::Tensor forward(const torch::Tensor& x_BTC, const BatchContext& context) {
-    const auto halves = x_BTC.chunk(2, -1);
+  // h (B, T, C) before its activation, GELU.
+  torch::Tensor forward(const torch::Tensor& h_BTC, const BatchContext& context) {
+    const double rate = is_training() ? rate_ : 0.0;
+    if (linear_.is_empty() && activation_ == Activation::kIdentity)
+      return gated_convolution(h_BTC, norm_, conv_, context.valid_BT, rate);
+    const auto halves = torch::gelu(h_BTC).chunk(2, -1);
     torch::Tensor gate = zero_padding(norm_(halves[1]), context.valid_BT);
     gate = depthwise_conv(gate, conv_->weight, conv_->bias);
     if (!linear_.is_empty()) gate = linear_(gate);
-    return apply_dropout(halves[0] * activate(gate, activation_), rate_, is_training());
+    return apply_dropout(halves[0] * activate(gate, activation_), rate, rate > 0);
   }
   void initialise_gate() override {
     torch::NoGradGuard no_grad;
@@ -206,7 +218,7 @@ class ConvolutionalGatingMlp final : public torch::nn::Module {
                              Linear(build, settings.cgmlp_linear_units / 2, settings.output_size));
   }
   torch::Tensor forward(const torch::Tensor& x, const BatchContext& context) {
-    return proj2_(csgu_->forward(torch::gelu(proj1_(x)), context));
+    return proj2_(csgu_->forward(proj1_(x), context));
   }
 
  private:
@@ -239,21 +251,31 @@ class EBranchformerBlock final : public EncoderBlock {
 
   torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
     const double ff_scale = feed_forward_macaron_.is_empty() ? 1.0 : 0.5;
-    torch::Tensor x = input;
-    if (!feed_forward_macaron_.is_empty())
-      x = torch::add(x, drop(feed_forward_macaron_(norm_ff_macaron_(x))), ff_scale);
-    const torch::Tensor global = drop(attn_->forward_self(norm_mha_(x), context));
-    const torch::Tensor local = drop(cgmlp_->forward(norm_mlp_(x), context));
-    const torch::Tensor both = zero_padding(torch::cat({global, local}, -1), context.valid_BT);
-    const torch::Tensor fused = depthwise_conv(both, fusion_->weight, fusion_->bias);
-    x = x + drop(merge_proj_(both + fused));
-    if (!feed_forward_.is_empty()) x = torch::add(x, drop(feed_forward_(norm_ff_(x))), ff_scale);
-    return norm_final_(x);
+    const double rate = is_training() ? rate_ : 0.0;
+    SumAndNorms x;
+    x.sum = input;
+    if (feed_forward_macaron_.is_empty()) {
+      x.first = norm_of(input, norm_mha_);
+      x.second = norm_of(input, norm_mlp_);
+    } else {
+      x = add_and_norm(input, feed_forward_macaron_(norm_of(input, norm_ff_macaron_)), ff_scale,
+                       rate, norm_mha_, norm_mlp_);
+    }
+    const torch::Tensor global = attn_->forward_self(x.first, context);
+    const torch::Tensor local = cgmlp_->forward(x.second, context);
+    const torch::Tensor both = join_dropped(global, local, context.valid_BT, rate);
+    const torch::Tensor fused =
+        depthwise_conv(both, fusion_->weight, fusion_->bias, /*residual=*/true);
+    const LayerNorm next = feed_forward_.is_empty() ? norm_final_ : norm_ff_;
+    const NormFor purpose = feed_forward_.is_empty() ? NormFor::kSum : NormFor::kProduct;
+    x = add_and_norm(x.sum, merge_proj_(fused), 1.0, rate, next, nullptr, purpose);
+    if (feed_forward_.is_empty()) return x.first;
+    return add_and_norm(x.sum, feed_forward_(x.first), ff_scale, rate, norm_final_, nullptr,
+                        NormFor::kSum)
+        .first;
   }
 
  private:
-  torch::Tensor drop(const torch::Tensor& x) { return apply_dropout(x, rate_, is_training()); }
-
   Attention attn_{nullptr};
   std::shared_ptr<ConvolutionalGatingMlp> cgmlp_;
   FeedForward feed_forward_{nullptr}, feed_forward_macaron_{nullptr};

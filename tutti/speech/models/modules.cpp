@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/speech/models/fused.h"
 
 namespace tutti::speech {
 
@@ -37,7 +38,7 @@ LinearImpl::LinearImpl(Build build, std::int64_t in, std::int64_t out, bool with
   initialise_uniform(build, bias, in);
 }
 
-torch::Tensor LinearImpl::forward(const torch::Tensor& x) { return torch::linear(x, weight, bias); }
+torch::Tensor LinearImpl::forward(const torch::Tensor& x) { return product(x, weight, bias); }
 
 LayerNormImpl::LayerNormImpl(Build build, std::int64_t size, double eps) : eps_(eps) {
   weight = register_parameter("weight", build.tensor({size}));
@@ -130,7 +131,7 @@ FeedForwardImpl::FeedForwardImpl(Build build, std::int64_t size, std::int64_t hi
 }
 
 torch::Tensor FeedForwardImpl::forward(const torch::Tensor& x) {
-  return w_2_(apply_dropout(activate(w_1_(x), activation_), dropout_rate_, is_training()));
+  return feed_forward(x, w_1_, w_2_, activation_, is_training() ? dropout_rate_ : 0.0);
 }
 
 }  // namespace tutti::speech

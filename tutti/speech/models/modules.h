@@ -35,6 +35,7 @@ class LayerNormImpl : public torch::nn::Module {
  public:
   LayerNormImpl(Build build, std::int64_t size, double eps = 1e-12);
   torch::Tensor forward(const torch::Tensor& x);
+  double eps() const { return eps_; }
   torch::Tensor weight, bias;
 
  private:
@@ -90,9 +91,9 @@ TORCH_MODULE(Embedding);
 // A convolution over time with one filter per channel, "same" padding: the heart of a Conformer.
 // x is (B, T, C), so no transposes around it; frames past an utterance's end must be zero already.
 // On the CPU and on GPUs this is our own kernel (C is contiguous, so it vectorises), for float64
-// and deterministic GPU runs torch's.
+// and deterministic GPU runs torch's. `residual` adds x to the result.
 torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
-                             const torch::Tensor& bias_C);
+                             const torch::Tensor& bias_C, bool residual = false);
 
 enum class Activation { kRelu, kSwish, kTanh, kHardtanh, kSelu, kIdentity };
 Activation activation_from_name(const std::string& name);  // throws ConfigError

@@ -1,0 +1,215 @@
+// Layers fused for GPUs: the same results, gradients and dropped elements as on the CPU.
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/speech/vectors.h"
+#include "tutti/config/load.h"
+#include "tutti/speech/models/asr_model.h"
+#include "tutti/speech/models/cuda_fused.h"
+#include "tutti/speech/models/fused.h"
+#include "tutti/speech/models/model_config.h"
+#include "tutti/trainer/precision.h"
+
+namespace tutti::speech {
+namespace {
+
+class SpeechFused : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
+    at::globalContext().setAllowTF32CuDNN(false);
+    at::globalContext().setAllowTF32CuBLAS(false);
+  }
+};
+
+using Tensors = std::vector<torch::Tensor>;
+
+Tensors random_tensors(const std::vector<std::vector<std::int64_t>>& shapes) {
+  torch::manual_seed(3);
+  Tensors all;
+  for (const auto& shape : shapes) all.push_back(torch::randn(shape));
+  return all;
+}
+
+Tensors on(torch::Device device, const Tensors& all) {
+  Tensors moved;
+  for (const auto& x : all) moved.push_back(x.detach().to(device).requires_grad_());
+  return moved;
+}
+
+// Results and gradients of `layer` on a device, with the same random numbers for dropout.
+template <class Layer>
+Tensors run_on(torch::Device device, const Tensors& inputs, Layer layer) {
+  const Tensors x = on(device, inputs);
+  torch::manual_seed(11);
+  Tensors results = layer(x);
+  torch::manual_seed(12);
+  torch::Tensor loss = torch::zeros({}, device);
+  for (const auto& y : results)
+    loss = loss + (y * torch::randn(y.sizes()).to(device)).sum();
+  for (const auto& g : torch::autograd::grad({loss}, x)) results.push_back(g);
+  for (auto& y : results) y = y.detach().cpu().to(torch::kFloat32);
+  return results;
+}
+
+template <class Layer>
+void expect_same_on_both(const Tensors& inputs, Layer layer) {
+  const Tensors expected = run_on(torch::kCPU, inputs, layer);
+  const Tensors got = run_on(torch::kCUDA, inputs, layer);
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], expected[i], 2e-5)) << i;
+}
+
+LayerNorm norm_with(const torch::Tensor& weight, const torch::Tensor& bias) {
+  LayerNorm norm(Build{.device = torch::kMeta}, weight.size(0));
+  norm->weight = weight;
+  norm->bias = bias;
+  return norm;
+}
+
+TEST_F(SpeechFused, SumsAndNormsEqualTheCpus) {
+  for (const std::int64_t width : {128, 256, 384, 512, 768, 1024}) {
+    SCOPED_TRACE(width);
+    const Tensors inputs = random_tensors({{3, 37, width}, {3, 37, width}, {width}, {width},
+                                           {width}, {width}});
+    expect_same_on_both(inputs, [](const Tensors& x) -> Tensors {
+      EXPECT_EQ(can_fuse_norm(x[0], *norm_with(x[2], x[3])), x[0].is_cuda());
+      const auto two = add_and_norm(x[0], x[1], 0.5, 0.3, norm_with(x[2], x[3]),
+                                    norm_with(x[4], x[5]));
+      const auto one = add_and_norm(two.sum, two.first, 2.0, 0.1, norm_with(x[4], x[3]));
+      // The sum of `one` is not used: its gradient is undefined.
+      return {two.sum, two.second, one.first, norm_of(two.sum, norm_with(x[2], x[5]))};
+    });
+  }
+}
+
+TEST_F(SpeechFused, GatedConvolutionEqualsTheCpus) {
+  const torch::Tensor valid = torch::arange(45).unsqueeze(0) < torch::tensor({45, 31, 2}).unsqueeze(1);
+  for (const bool padded : {false, true})
+    for (const int kernel : {31, 15, 3}) {
+      const Tensors inputs =
+          random_tensors({{3, 45, 512}, {256}, {256}, {256, 1, kernel}, {256}});
+      expect_same_on_both(inputs, [&](const Tensors& x) -> Tensors {
+        Conv1d conv(Build{.device = torch::kMeta},
+                    ConvShape{.in = 256, .out = 256, .kernel = kernel, .groups = 256});
+        conv->weight = x[3];
+        conv->bias = x[4];
+        const auto mask = padded ? valid.to(x[0].device()) : torch::Tensor();
+        return {gated_convolution(x[0], norm_with(x[1], x[2]), conv, mask, 0.2)};
+      });
+    }
+}
+
+TEST_F(SpeechFused, JoinQueriesAndDropoutEqualTheCpus) {
+  const torch::Tensor valid = torch::arange(21).unsqueeze(0) < torch::tensor({21, 9}).unsqueeze(1);
+  expect_same_on_both(random_tensors({{2, 21, 64}, {2, 21, 64}, {4, 16}, {4, 16}, {64, 1, 31}, {64}}),
+                      [&](const Tensors& x) -> Tensors {
+                        const auto mask = valid.to(x[0].device());
+                        const auto q = position_queries(x[0], x[2], x[3], 0.25);
+                        return {join_dropped(x[0], x[1], mask, 0.4),
+                                join_dropped(x[0], x[1], {}, 0.0), q.with_u_BTHd, q.with_v_HMd,
+                                apply_dropout(x[0], 0.5, true),
+                                depthwise_conv(x[0], x[4], x[5], /*residual=*/true)};
+                      });
+}
+
+// Under autocast, against float64 on the CPU.
+TEST_F(SpeechFused, ProductsUnderAutocastAreNearTheExactOnes) {
+  const Tensors inputs = random_tensors({{5, 33, 64}, {96, 64}, {96}, {64, 96}, {64}});
+  const auto layer = [](const Tensors& x) -> Tensors {
+    const auto linear = [](const torch::Tensor& weight, const torch::Tensor& bias) {
+      Linear result(Build{.device = torch::kMeta}, weight.size(1), weight.size(0));
+      result->weight = weight;
+      result->bias = bias;
+      return result;
+    };
+    const Linear w1 = linear(x[1], x[2]), w2 = linear(x[3], x[4]);
+    const auto three = products(x[0], w1, w1, w1);
+    return {feed_forward(x[0], w1, w2, Activation::kSwish, 0), product(x[0], x[1], {}),
+            three.first + three.second * three.third,
+            feed_forward(x[0], w1, w2, Activation::kRelu, 0)};
+  };
+  Tensors exact;
+  for (const auto& x : inputs) exact.push_back(x.to(torch::kFloat64));
+  const Tensors expected = run_on(torch::kCPU, exact, layer);
+  for (const auto type : {torch::kBFloat16, torch::kFloat16}) {
+    const trainer::AutocastScope scope(torch::kCUDA, type);
+    const Tensors got = run_on(torch::kCUDA, inputs, layer);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(close(got[i], expected[i], type == torch::kFloat16 ? 5e-3 : 3e-2)) << i;
+  }
+}
+
+AsrModel make_model(const std::string& encoder, const std::string& extra) {
+  const std::string text =
+      "vocab_size: 17\nencoder: " + encoder +
+      "\nencoder_conf: {output_size: 128, attention_heads: 4, linear_units: 256, num_blocks: 2, "
+      "dropout_rate: 0.2, positional_dropout_rate: 0.1, attention_dropout_rate: 0" + extra + "}\n" +
+      "decoder: transformer\ndecoder_conf: {dropout_rate: 0.1, positional_dropout_rate: 0.1, "
+      "self_attention_dropout_rate: 0, src_attention_dropout_rate: 0}\n"
+      "model_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 40}\n";
+  config::Problems problems;
+  const AsrSettings settings =
+      read_asr_model_block(config::parse_yaml(text, "model.yaml"), false, problems);
+  EXPECT_EQ(problems.describe(), "");
+  torch::manual_seed(4);
+  return AsrModel(Build{}, settings);
+}
+
+using Gradients = std::map<std::string, torch::Tensor>;
+
+Gradients loss_and_gradients(AsrModel model, torch::Device device) {
+  model->to(device);
+  torch::manual_seed(9);
+  AsrBatch batch;
+  batch.speech = (torch::randn({3, 30000}) * 0.1).to(device);
+  batch.speech_lengths = {30000, 24001, 17000};
+  batch.text =
+      torch::tensor({{1, 2, 3, 7}, {4, 5, 8, -1}, {6, 6, -1, -1}}, torch::kInt64).to(device);
+  batch.text_lengths = {4, 3, 2};
+  const torch::Tensor loss = model->forward(batch).loss;
+  loss.backward();
+  Gradients result{{"loss", loss.detach().cpu()}};
+  for (const auto& item : model->named_parameters()) result[item.key()] = item.value().grad().cpu();
+  return result;
+}
+
+// Largest difference of a gradient, as a part of the largest gradient.
+double distance(const Gradients& got, const Gradients& expected) {
+  double largest = 0, difference = 0;
+  for (const auto& [name, gradient] : expected) {
+    if (name == "loss") continue;
+    largest = std::max(largest, gradient.abs().max().item<double>());
+    difference = std::max(difference, (got.at(name) - gradient).abs().max().item<double>());
+  }
+  return difference / largest;
+}
+
+TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {
+  for (const std::string encoder : {"transformer", "conformer", "e_branchformer"}) {
+    SCOPED_TRACE(encoder);
+    const std::string extra =
+        encoder == "e_branchformer"
+            ? ", cgmlp_linear_units: 512, macaron_ffn: true, use_ffn: true"
+            : (encoder == "conformer" ? ", macaron_style: true" : "");
+    const Gradients expected = loss_and_gradients(make_model(encoder, extra), torch::kCPU);
+    const Gradients got = loss_and_gradients(make_model(encoder, extra), torch::kCUDA);
+    EXPECT_TRUE(close(got.at("loss"), expected.at("loss"), 1e-4));
+    EXPECT_LT(distance(got, expected), 1e-3);
+
+    // Again with bf16 products, and with layers that are computed twice: the same drops.
+    const trainer::AutocastScope scope(torch::kCUDA, torch::kBFloat16);
+    const Gradients mixed = loss_and_gradients(make_model(encoder, extra), torch::kCUDA);
+    EXPECT_LT(distance(mixed, expected), 0.05);
+    EXPECT_TRUE(close(mixed.at("loss"), expected.at("loss"), 0.02));
+    if (encoder == "e_branchformer") {
+      const Gradients twice = loss_and_gradients(
+          make_model(encoder, extra + ", gradient_checkpoint_layers: [1, 2]"), torch::kCUDA);
+      EXPECT_LT(distance(twice, mixed), 1e-3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::speech

@@ -1,0 +1,63 @@
+// How torch's tensors reach the kernels of tutti/speech/cuda. Internal to models/.
+#pragma once
+
+#ifdef TUTTI_WITH_CUDA_KERNELS
+#include <ATen/autocast_mode.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/torch.h>
+
+#include <optional>
+
+#include "tutti/speech/cuda/kernels.h"
+#include "tutti/trainer/torch_version.h"
+
+namespace tutti::speech {
+
+inline std::optional<cuda::Number> number_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat32:
+      return cuda::Number::kFloat;
+    case torch::kFloat16:
+      return cuda::Number::kHalf;
+    case torch::kBFloat16:
+      return cuda::Number::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+inline cuda::Number number_of(const torch::Tensor& x) {
+  return number_type(x.scalar_type()).value();
+}
+
+inline cuda::Stream stream_of(const torch::Tensor& x) {
+  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
+}
+
+inline bool cuda_autocast_on() {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  return at::autocast::is_autocast_enabled(at::kCUDA);
+#else
+  return at::autocast::is_enabled();
+#endif
+}
+
+// The type of a matrix product with x: autocast's, or x's own.
+inline torch::ScalarType product_type(const torch::Tensor& x) {
+  if (!cuda_autocast_on()) return x.scalar_type();
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  return at::autocast::get_autocast_dtype(at::kCUDA);
+#else
+  return at::autocast::get_autocast_gpu_dtype();
+#endif
+}
+
+// Inside an operation of ours torch's operations are plain arithmetic: no gradients, no casts.
+struct PlainArithmetic {
+  at::AutoDispatchBelowADInplaceOrView no_gradients;
+  c10::impl::ExcludeDispatchKeyGuard no_casts{c10::DispatchKey::AutocastCUDA};
+};
+
+}  // namespace tutti::speech
+#endif
