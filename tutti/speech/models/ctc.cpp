@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "tutti/speech/losses/cuda_ctc.h"
+
 namespace tutti::speech {
 
 CtcImpl::CtcImpl(Build build, std::int64_t vocab_size, std::int64_t encoder_size,
@@ -18,8 +20,15 @@ torch::Tensor CtcImpl::log_probs(const torch::Tensor& encoded_BTD) {
 
 torch::Tensor CtcImpl::loss(const torch::Tensor& encoded_BTD, const Lengths& encoded_lengths,
                             const torch::Tensor& text_BL, const Lengths& text_lengths) {
+  const torch::Tensor logits_BTV =
+      logits(apply_dropout(encoded_BTD, settings_.dropout_rate, is_training()));
+  if (has_cuda_ctc(logits_BTV, text_lengths))
+    return cuda_ctc_loss(logits_BTV, encoded_lengths, text_BL, text_lengths,
+                         settings_.zero_infinity)
+               .sum() /
+           encoded_BTD.size(0);
   const torch::Tensor log_probs_TBV =
-      log_probs(apply_dropout(encoded_BTD, settings_.dropout_rate, is_training())).transpose(0, 1);
+      torch::log_softmax(logits_BTV, -1, torch::kFloat32).transpose(0, 1);
   const torch::Tensor targets = text_BL.to(torch::kInt64).clamp_min(0);
   const torch::Tensor losses =
       torch::ctc_loss(log_probs_TBV, targets, encoded_lengths, text_lengths,

@@ -5,6 +5,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/speech/models/cuda_input.h"
 #include "tutti/speech/models/encoder_blocks.h"
 
 namespace tutti::speech {
@@ -67,10 +68,27 @@ class ConvInput final : public InputLayer {
       for (auto& conv : conv1d_) x = torch::relu(conv(x));
       return out_(x.transpose(1, 2));
     }
+    if (has_cuda_input(features_BTF, conv2d_[0]->weight, conv2d_[0]->shape().stride))
+      return forward_on_gpu(features_BTF);
     torch::Tensor x = features_BTF.unsqueeze(1);
     for (std::size_t i = 0; i < conv2d_.size(); ++i)
       x = torch::relu(i == 0 && x.device().is_cpu() ? first_as_product(x) : conv2d_[i](x));
     return out_(x.transpose(1, 2).flatten(2));
+  }
+
+  // Channels stay innermost all the way. The projection has its inputs in the order (channel, bin):
+  // its weight is put into the order of the activations, which are a hundred times as large.
+  torch::Tensor forward_on_gpu(const torch::Tensor& features_BTF) {
+    torch::Tensor x_BCTF = cuda_first_conv_relu(features_BTF, conv2d_[0]->weight, conv2d_[0]->bias,
+                                                conv2d_[0]->shape().stride);
+    for (std::size_t i = 1; i < conv2d_.size(); ++i)
+      x_BCTF =
+          cuda_conv_relu(x_BCTF, conv2d_[i]->weight, conv2d_[i]->bias, conv2d_[i]->shape().stride);
+    const std::int64_t size = out_->weight.size(0);
+    const torch::Tensor weight = out_->weight.view({size, x_BCTF.size(1), x_BCTF.size(3)})
+                                     .transpose(1, 2)
+                                     .reshape({size, -1});
+    return torch::linear(x_BCTF.permute({0, 2, 3, 1}).flatten(2), weight, out_->bias);
   }
 
   // The first convolution has one input channel: nine numbers per output. As a matrix product it
