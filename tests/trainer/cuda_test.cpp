@@ -12,6 +12,8 @@
 #include "tutti/trainer/collectives/nccl.h"
 #include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/loop.h"
+#include "tutti/trainer/optim/optimizer.h"
+#include "tutti/trainer/strategies/strategy.h"
 #include "tutti/trainer/world.h"
 
 namespace tutti::trainer {
@@ -180,6 +182,40 @@ std::vector<Batch> marked_batches(int count, std::int64_t size) {
     batches.push_back(std::move(batch));
   }
   return batches;
+}
+
+TEST_F(Cuda, ClippedUpdatesEqualTheCpus) {
+  torch::manual_seed(1);
+  NamedTensors on_cpu, on_gpu;
+  std::vector<at::Tensor> cpu_gradients, gpu_gradients;
+  for (int i = 0; i < 500; ++i) {  // more tensors than one launch of the norm's kernel takes
+    const at::Tensor x = torch::randn({1 + i * 7 % 300, 1 + i % 13});
+    for (const auto& [device, list, gradients] :
+         {std::tuple{at::Device(at::kCPU), &on_cpu, &cpu_gradients},
+          std::tuple{at::Device(at::kCUDA), &on_gpu, &gpu_gradients}}) {
+      at::Tensor p = x.to(device).clone().requires_grad_();
+      p.mutable_grad() = (0.1 * x + 1).to(device);
+      gradients->push_back(p.grad());
+      list->emplace_back("p" + std::to_string(i), p);
+    }
+  }
+  const double norm = local_squared_norm(cpu_gradients).sqrt().item<double>();
+  EXPECT_NEAR(local_squared_norm(gpu_gradients).sqrt().item<double>() / norm, 1, 1e-6);
+
+  for (const auto kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    OptimizerOptions options = default_options(kind);
+    options.weight_decay = 0.1;
+    const auto cpu = make_optimizer(options, on_cpu), gpu = make_optimizer(options, on_gpu);
+    for (int step = 0; step < 3; ++step) {
+      cpu->step(1e-2, 0.25 * 0.5);
+      gpu->step(1e-2, 0.25, torch::full({}, 0.5, at::kCUDA));
+      for (std::size_t i = 0; i < on_cpu.size(); ++i)  // steps may have changed them
+        on_gpu[i].second.mutable_grad() = on_cpu[i].second.grad().to(at::kCUDA);
+    }
+    for (std::size_t i = 0; i < on_cpu.size(); ++i)
+      EXPECT_TRUE(torch::allclose(on_gpu[i].second.cpu(), on_cpu[i].second, 1e-4, 1e-5))
+          << on_cpu[i].first;
+  }
 }
 
 TEST_F(Cuda, FeedHandsOutTheRightBatchesWhileTheDeviceIsBusy) {

@@ -5,19 +5,9 @@
 
 #include "tutti/core/log.h"
 #include "tutti/trainer/run.h"
-#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 namespace {
-
-void multiply(std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
-  if (gradients.empty()) return;
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-  at::_foreach_mul_(gradients, factor);
-#else
-  for (at::Tensor& gradient : gradients) gradient.mul_(factor);
-#endif
-}
 
 // The power of two next to `weight`.
 double reference_for(double weight) {
@@ -25,17 +15,19 @@ double reference_for(double weight) {
 }
 
 struct Clipped {
-  double factor = 1;   // to multiply gradients with, on top of the average
-  bool finite = true;  // false: the step must be skipped
+  double factor = 1;         // to multiply gradients with
+  at::Tensor device_factor;  // and this, if defined: a GPU's own decision
+  bool finite = true;        // false: the step must be skipped
 };
 
-// Clips by norm without waiting for a GPU: there the factor stays a tensor and is applied at once.
+// Clips by norm without waiting for a GPU: there the factor stays a tensor.
 Clipped clip(Run& run, const OptimizerSlot& slot, std::vector<at::Tensor>& gradients,
              double average) {
   const double limit = slot.clip_val;
   const bool by_norm = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kNorm;
   const bool by_value = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kValue;
-  Clipped result{.factor = average};
+  Clipped result;
+  result.factor = average;
   at::Tensor norm;
   if (by_norm || run.scaler.enabled())  // also without gradients here: it may be a sum over ranks
     norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
@@ -56,8 +48,7 @@ Clipped clip(Run& run, const OptimizerSlot& slot, std::vector<at::Tensor>& gradi
   }
   if (!by_norm) return result;
   // Infinite or NaN norms give a factor of 0 or NaN; gradients of NaN stay NaN, as in torch.
-  multiply(gradients, (limit / (norm + 1e-6)).clamp_max(1.0) * average);
-  result.factor = 1;
+  result.device_factor = (limit / (norm + 1e-6)).clamp_max(1.0);
   return result;
 }
 
@@ -81,15 +72,14 @@ bool apply_update(Run& run, const Verdict& verdict) {
       run.scaler.scale();
 
   // Decided for all optimizers before any of them moves.
-  std::vector<double> factors;
+  std::vector<Clipped> factors;
   bool finite = true;
   for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
-    factors.push_back(1);
+    factors.emplace_back();
     if (!(verdict.groups >> i & 1)) continue;
     std::vector<at::Tensor> gradients = run.optimizers[i].optimizer->gradients();
-    const Clipped clipped = clip(run, run.optimizers[i], gradients, average);
-    factors[i] = clipped.factor;
-    finite &= clipped.finite;
+    factors[i] = clip(run, run.optimizers[i], gradients, average);
+    finite &= factors[i].finite;
   }
   bool take = finite;
   if (run.scaler.enabled()) {
@@ -104,7 +94,8 @@ bool apply_update(Run& run, const Verdict& verdict) {
       if (!(verdict.groups >> i & 1)) continue;
       OptimizerSlot& slot = run.optimizers[i];
       slot.optimizer->step(
-          slot.schedule.lr(slot.schedule.options().by_epoch ? run.epoch : run.step), factors[i]);
+          slot.schedule.lr(slot.schedule.options().by_epoch ? run.epoch : run.step),
+          factors[i].factor, factors[i].device_factor);
     }
   else
     ++run.skipped;

@@ -11,6 +11,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/trainer/run.h"
+#include "tutti/trainer/strategies/side_stream.h"
 
 namespace tutti::trainer {
 namespace {
@@ -38,13 +39,32 @@ std::size_t group_of(const Run& run, const std::string& name) {
   throw ConfigError("the model names optimizer '" + name + "', which the config does not have");
 }
 
-// Whether the losses are numbers. On a GPU this waits for the forward pass.
-bool all_finite(const std::vector<std::pair<std::string, at::Tensor>>& losses, double weight) {
-  if (!std::isfinite(weight)) return false;
-  for (const auto& [name, loss] : losses)
-    if (!std::isfinite(loss.item<double>())) return false;
-  return true;
-}
+// Whether losses are numbers. From a GPU they are copied as soon as the forward pass has made them,
+// so that asking before the backward pass has ended does not wait for it.
+class LossCheck {
+ public:
+  LossCheck(const std::vector<std::pair<std::string, at::Tensor>>& losses, double weight)
+      : weight_(weight) {
+    const at::Device device = losses.front().second.device();
+    values_ = at::empty({static_cast<std::int64_t>(losses.size())},
+                        at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      values_[static_cast<std::int64_t>(i)].copy_(losses[i].second.detach(),
+                                                  /*non_blocking=*/true);
+    if (device.is_cpu()) return;
+    copied_ = std::make_shared<c10::Event>(device.type());
+    copied_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+  bool all_finite() const {
+    SideStream::synchronize(copied_);
+    return std::isfinite(weight_) && values_.isfinite().all().item<bool>();
+  }
+
+ private:
+  double weight_;
+  at::Tensor values_;
+  Mark copied_;
+};
 
 // One micro-batch. `last`: gradients are summed over ranks while its backward runs. Returns whether
 // the backward pass ran.
@@ -67,7 +87,8 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
   // A GPU is not waited for before its backward pass is queued; a NaN then reaches gradients, which
   // the vote throws away on all ranks.
   const bool on_cpu = output.loss.device().is_cpu();
-  if (on_cpu && !all_finite(losses, output.weight)) {
+  const LossCheck check(losses, output.weight);
+  if (on_cpu && !check.all_finite()) {
     window.vote.bad_loss = true;
     window.ids = batch.describe_ids();
     return false;
@@ -93,7 +114,7 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
     if (last) window.complete |= 1ull << groups[i];
   }
   run.times.backward += seconds_since(backward_start);
-  if (!on_cpu && !all_finite(losses, output.weight)) {
+  if (!on_cpu && !check.all_finite()) {
     window.vote.bad_loss = true;
     window.ids = batch.describe_ids();
     return true;

@@ -8,7 +8,7 @@ namespace tutti::speech::cuda {
 namespace {
 
 constexpr int kPack = 8;             // neighbours of a thread
-constexpr int kPartialBlocks = 264;  // blocks that make partial sums: two for each processor
+constexpr int kPartialBlocks = 264;  // rows of partial sums, at most: two for each processor
 constexpr int kWarps = 4;            // of a block that normalises: one for each row
 
 // See Dropout; the same arithmetic as on the CPU.
@@ -113,9 +113,8 @@ __device__ void walk_columns(std::int64_t rows, int columns, float* partials, Vi
 
 dim3 walk_grid(const Matrix& size) {
   const unsigned wide = parts(size.columns, 32 * kPack);
-  const auto tall = std::min<std::int64_t>(parts(size.rows, kRowsAtOnce),
-                                           std::max<std::int64_t>(kPartialBlocks / wide, 1));
-  return dim3(wide, static_cast<unsigned>(tall));
+  const unsigned tall = std::min<unsigned>(kPartialBlocks, std::max(4 * kPartialBlocks / wide, 1U));
+  return dim3(wide, std::min(parts(size.rows, kRowsAtOnce), tall));
 }
 
 template <class T>

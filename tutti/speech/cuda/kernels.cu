@@ -47,11 +47,6 @@ struct Taps {
   bool residual;      // add x itself
 };
 
-__device__ inline float tap_of(const Taps& taps, int kernel, int k, int c) {
-  return taps.w[c * kernel + (taps.flip ? kernel - 1 - k : k)] +
-         (taps.residual && k == (kernel - 1) / 2 ? 1.0F : 0.0F);
-}
-
 // With kKernel > 0 taps and sums live in registers and every frame is read from the tile once;
 // with 0 the kernel's size is `size`.
 template <class X, class Y, int kKernel>
@@ -60,16 +55,14 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
   extern __shared__ float shared[];
   const int kernel = kKernel > 0 ? kKernel : size;
   float* tile = shared;                                   // (kFrames + kernel - 1, kTile)
-  float* taps = shared + (kFrames + kernel - 1) * kTile;  // (kernel, kTile)
+  float* taps = shared + (kFrames + kernel - 1) * kTile;  // (kTile, kernel), as in memory
   const int first = blockIdx.x * kFrames, channel = blockIdx.y * kTile;
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.z) * frames * channels;
   load_tile(x + offset, tile, first - (kernel - 1) / 2, kFrames + kernel - 1, frames, channels,
             channel);
   const int thread = threadIdx.y * kLanes + threadIdx.x;
-  for (int i = thread; i < kernel * kTile; i += kLanes * kRows) {
-    const int k = i % kernel, c = i / kernel;  // as they lie in memory
-    taps[k * kTile + c] = channel + c < channels ? tap_of(given, kernel, k, channel + c) : 0.0F;
-  }
+  for (int i = thread; i < kernel * kTile; i += kLanes * kRows)
+    taps[i] = channel * kernel + i < channels * kernel ? given.w[channel * kernel + i] : 0.0F;
   __syncthreads();
 
   float2 sums[kSteps];
@@ -84,10 +77,15 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
   const auto pair = [mine](const float* rows, int row) {
     return *reinterpret_cast<const float2*>(rows + row * kTile + mine);
   };
+  const auto tap_of = [&](int k) {
+    const int at = mine * kernel + (given.flip ? kernel - 1 - k : k);
+    const float more = given.residual && k == (kernel - 1) / 2 ? 1.0F : 0.0F;
+    return make_float2(taps[at] + more, taps[at + kernel] + more);
+  };
   if constexpr (kKernel > 0) {
     float2 tap[kKernel];
 #pragma unroll
-    for (int k = 0; k < kKernel; ++k) tap[k] = pair(taps, k);
+    for (int k = 0; k < kKernel; ++k) tap[k] = tap_of(k);
 #pragma unroll
     for (int i = 0; i < kSteps + kKernel - 1; ++i) {
       const float2 v = pair(tile, begin + i);
@@ -97,7 +95,7 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
     }
   } else {
     for (int k = 0; k < kernel; ++k) {
-      const float2 tap = pair(taps, k);
+      const float2 tap = tap_of(k);
 #pragma unroll
       for (int r = 0; r < kSteps; ++r) multiply_add(sums[r], tap, pair(tile, begin + r + k));
     }
@@ -121,11 +119,12 @@ constexpr int kTapGroup = 8;  // taps of a thread, and frames it takes at a time
 constexpr int kMaxTaps = 64;
 constexpr int kChunk = 64;  // frames between two loads
 
-// One block sums over a part of the batch for kTile channels, then adds to the result. Thread row
-// y has taps 8y .. 8y+7; of every frame of g and x it takes it uses each eight times.
+// One block sums over a part of the batch for kTile channels; its sums go to partials (gridDim.y,
+// kernel + 1, channels), those of the bias last. Thread row y has taps 8y .. 8y+7; of every frame of
+// g and x it takes it uses each eight times.
 template <class X, class G>
-__global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, float* grad_w,
-                          float* grad_bias, int batch, int frames, int channels, int kernel) {
+__global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, float* partials,
+                          int batch, int frames, int channels, int kernel) {
   extern __shared__ float shared[];
   float* gs = shared;                   // (kChunk, kTile)
   float* xs = shared + kChunk * kTile;  // (kChunk + kTapGroup * blockDim.y, kTile)
@@ -169,17 +168,35 @@ __global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, floa
     __syncthreads();
   }
   const int c = channel + mine;
+  float* mine_of = partials + static_cast<std::int64_t>(blockIdx.y) * (kernel + 1) * channels + c;
+  const auto put = [&](int row, float2 sum) {
+    if (c < channels) mine_of[row * channels] = sum.x;
+    if (c + 1 < channels) mine_of[row * channels + 1] = sum.y;
+  };
 #pragma unroll
-  for (int j = 0; j < kTapGroup; ++j) {
-    const int k = first_tap + j;
-    if (k >= kernel) break;
-    if (c < channels) atomicAdd(grad_w + c * kernel + k, sums[j].x);
-    if (c + 1 < channels) atomicAdd(grad_w + (c + 1) * kernel + k, sums[j].y);
-  }
-  if (threadIdx.y == 0) {
-    if (c < channels) atomicAdd(grad_bias + c, bias_sum.x);
-    if (c + 1 < channels) atomicAdd(grad_bias + c + 1, bias_sum.y);
-  }
+  for (int j = 0; j < kTapGroup; ++j)
+    if (first_tap + j < kernel) put(first_tap + j, sums[j]);
+  if (threadIdx.y == 0) put(kernel, bias_sum);
+}
+
+// Adds up partials in order: grad_w (channels, kernel), grad_bias (channels).
+__global__ void finish_correlate(const float* __restrict__ partials, float* __restrict__ grad_w,
+                                 float* __restrict__ grad_bias, int blocks, int channels,
+                                 int kernel) {
+  __shared__ float shared[8][33];
+  const int c = blockIdx.x * 32 + threadIdx.x, row = blockIdx.y;
+  float sum = 0;
+  if (c < channels)
+    for (int b = threadIdx.y; b < blocks; b += 8)
+      sum += partials[(static_cast<std::int64_t>(b) * (kernel + 1) + row) * channels + c];
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= channels) return;
+  for (int i = 1; i < 8; ++i) sum += shared[i][threadIdx.x];
+  if (row < kernel)
+    grad_w[c * kernel + row] = sum;
+  else
+    grad_bias[c] = sum;
 }
 
 // One block per row (b, h, i).
@@ -327,26 +344,42 @@ void depthwise_conv(Number x_type, const void* x, const float* w, const float* b
   check_launch("depthwise_conv");
 }
 
-void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
-                            float* grad_w, float* grad_bias, const ConvSize& size, Stream stream) {
-  if (size.kernel > kMaxTaps) throw std::runtime_error("depthwise_conv: kernel over 64");
+namespace {
+
+// Blocks along the batch: enough for every processor, and each with as many chunks as the others.
+unsigned correlate_blocks(const ConvSize& size) {
   const std::int64_t total = size.batch * parts(size.frames, kChunk);
+  const std::int64_t most = std::max<std::int64_t>(1024 / parts(size.channels, kTile), 1);
+  return parts(total, parts(total, most));
+}
+
+}  // namespace
+
+std::int64_t depthwise_conv_partials(const ConvSize& size) {
+  return static_cast<std::int64_t>(correlate_blocks(size)) * (size.kernel + 1) * size.channels;
+}
+
+void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
+                            float* grad_w, float* grad_bias, float* partials, const ConvSize& size,
+                            Stream stream) {
+  if (size.kernel > kMaxTaps) throw std::runtime_error("depthwise_conv: kernel over 64");
   const unsigned columns = parts(size.channels, kTile), groups = parts(size.kernel, kTapGroup);
-  // Enough blocks for every processor, few enough that additions to the result are rare.
-  const unsigned rows = static_cast<unsigned>(std::min<std::int64_t>(total, 1024 / columns + 1));
-  const dim3 grid(columns, rows), block(kLanes, groups);
+  const dim3 grid(columns, correlate_blocks(size)), block(kLanes, groups);
   const std::size_t bytes = sizeof(float) * kTile * (2 * kChunk + kTapGroup * groups);
+  const int channels = static_cast<int>(size.channels);
   with_type(x_type, [&](auto* x_pointer) {
     with_type(g_type, [&](auto* g_pointer) {
       using X = std::remove_pointer_t<decltype(x_pointer)>;
       using G = std::remove_pointer_t<decltype(g_pointer)>;
       allow_shared(correlate<X, G>, bytes);
       correlate<X, G><<<grid, block, bytes, stream>>>(
-          static_cast<const X*>(x), static_cast<const G*>(g), grad_w, grad_bias,
-          static_cast<int>(size.batch), static_cast<int>(size.frames),
-          static_cast<int>(size.channels), size.kernel);
+          static_cast<const X*>(x), static_cast<const G*>(g), partials,
+          static_cast<int>(size.batch), static_cast<int>(size.frames), channels, size.kernel);
     });
   });
+  finish_correlate<<<dim3(parts(size.channels, 32), static_cast<unsigned>(size.kernel + 1)),
+                     dim3(32, 8), 0, stream>>>(partials, grad_w, grad_bias,
+                                               static_cast<int>(grid.y), channels, size.kernel);
   check_launch("depthwise_conv_weights");
 }
 

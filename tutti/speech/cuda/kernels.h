@@ -28,10 +28,12 @@ void depthwise_conv(Number x_type, const void* x, const float* w, const float* b
                     ConvVariant variant, Number y_type, void* y, const ConvSize& size,
                     Stream stream);
 
-// grad_w[c,k] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c], added
-// to what is there (float). The order of the additions is not fixed.
+// grad_w[c,k] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c] (float),
+// added up in a fixed order. `partials` is scratch of depthwise_conv_partials() floats.
+std::int64_t depthwise_conv_partials(const ConvSize& size);
 void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
-                            float* grad_w, float* grad_bias, const ConvSize& size, Stream stream);
+                            float* grad_w, float* grad_bias, float* partials, const ConvSize& size,
+                            Stream stream);
 
 struct ShiftSize {
   std::int64_t batch = 0, heads = 0, frames = 0;

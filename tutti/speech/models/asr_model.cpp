@@ -93,7 +93,7 @@ Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_
   if (is_training() && settings_.specaug) features = spec_augment(features, *settings_.specaug);
   if (!normalize.is_empty()) features = normalize->forward(features);
   // Features are float32; a model cast to bf16 wants them so.
-  const auto type = encoder->parameters().front().scalar_type();
+  const auto type = encoder->weight_type();
   return encoder->forward(features.values.to(type), features.lengths, ctc);
 }
 

@@ -3,7 +3,10 @@
 #include "tutti/core/error.h"
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
+#include <map>
+
 #include "tutti/speech/cuda/fused.h"
+#include "tutti/speech/cuda/gemm.h"
 #include "tutti/speech/models/cuda_call.h"
 #include "tutti/speech/models/cuda_conv.h"
 #include "tutti/speech/models/cuda_ops.h"
@@ -43,8 +46,22 @@ torch::TensorOptions floats_like(const torch::Tensor& x) {
   return x.options().dtype(torch::kFloat32);
 }
 
-torch::Tensor scratch(int sums, std::int64_t columns, const torch::Tensor& like) {
-  return torch::empty({cuda::partial_floats(sums, columns)}, floats_like(like));
+constexpr std::int64_t kScratchBytes = 32 << 20;
+
+// Memory for what a kernel writes and the next one reads. What is queued on a stream runs in turn,
+// so one piece for each thread and stream does for all of them; it is kept for the life of the
+// process, as a thread may end after the driver has.
+void* scratch(std::int64_t bytes, const torch::Tensor& like) {
+  using Pieces = std::map<std::pair<int, void*>, torch::Tensor>;
+  thread_local auto* pieces = new Pieces;
+  torch::Tensor& piece = (*pieces)[{like.device().index(), stream_of(like)}];
+  if (!piece.defined() || piece.numel() < bytes)
+    piece = torch::empty({std::max(bytes, kScratchBytes)}, like.options().dtype(torch::kUInt8));
+  return piece.data_ptr();
+}
+float* scratch_for_sums(int sums, std::int64_t columns, const torch::Tensor& like) {
+  return static_cast<float*>(
+      scratch(cuda::partial_floats(sums, columns) * static_cast<std::int64_t>(sizeof(float)), like));
 }
 
 const float* floats(const torch::Tensor& x) { return x.data_ptr<float>(); }
@@ -53,28 +70,64 @@ const std::uint8_t* bytes_of(const torch::Tensor& mask) {
   return mask.defined() ? static_cast<const std::uint8_t*>(mask.data_ptr()) : nullptr;
 }
 
-// Sum over rows, in the type of the parameter it is the gradient of.
+// Sum over rows, float32.
 torch::Tensor sum_of_rows(const torch::Tensor& g_MN) {
   const std::int64_t columns = g_MN.size(1);
   if (columns % 8 != 0) return at::sum(g_MN, at::IntArrayRef{0}, false, torch::kFloat32);
   torch::Tensor sums = torch::empty({columns}, floats_like(g_MN));
-  torch::Tensor partials = scratch(1, columns, g_MN);
   cuda::column_sums(number_of(g_MN), g_MN.data_ptr(), sums.data_ptr<float>(),
-                    partials.data_ptr<float>(), matrix_of(g_MN), stream_of(g_MN));
+                    scratch_for_sums(1, columns, g_MN), matrix_of(g_MN), stream_of(g_MN));
   return sums;
 }
 
-// g' x in float32.
-torch::Tensor weight_gradient(const torch::Tensor& g_MN, const torch::Tensor& x_MK) {
-#if TUTTI_TORCH_AT_LEAST(2, 8)
-  if (g_MN.scalar_type() != torch::kFloat32) return at::mm(g_MN.t(), x_MK, torch::kFloat32);
-#endif
-  return at::mm(g_MN.t(), x_MK).to(torch::kFloat32);
+void multiply(const cuda::Gemm& call, const torch::Tensor& a, const torch::Tensor& b,
+              const torch::Tensor& bias, torch::Tensor& d) {
+  cuda::gemm(call, a.data_ptr(), b.data_ptr(), bias.defined() ? bias.data_ptr() : nullptr,
+             d.data_ptr(), scratch(kScratchBytes, a), kScratchBytes, stream_of(a));
 }
 
-torch::Tensor times_weight(const torch::Tensor& x_MK, const torch::Tensor& weight_NK,
+// x (.., K) times weight' (N, K), plus bias; (.., N).
+torch::Tensor times_weight(const torch::Tensor& x, const torch::Tensor& weight_NK,
                            const torch::Tensor& bias_N) {
-  return bias_N.defined() ? at::addmm(bias_N, x_MK, weight_NK.t()) : at::mm(x_MK, weight_NK.t());
+  torch::Tensor y = torch::empty(with_last(x, weight_NK.size(0)), x.options());
+  multiply({.m = matrix_of(x).rows,
+            .n = weight_NK.size(0),
+            .k = weight_NK.size(1),
+            .transpose_b = true,
+            .in = number_of(x),
+            .out = number_of(x)},
+           x, weight_NK, bias_N, y);
+  return y;
+}
+
+// The gradient of x: g (.., N) times weight (N, K), added to `to` where that is defined.
+void through_weight(const torch::Tensor& g, const torch::Tensor& weight_NK, torch::Tensor& to) {
+  const bool accumulate = to.defined();
+  if (!accumulate) to = torch::empty(with_last(g, weight_NK.size(1)), g.options());
+  multiply({.m = matrix_of(g).rows,
+            .n = weight_NK.size(1),
+            .k = weight_NK.size(0),
+            .accumulate = accumulate,
+            .in = number_of(g),
+            .out = number_of(g)},
+           g, weight_NK, {}, to);
+}
+
+// g' x, float32.
+torch::Tensor weight_gradient(const torch::Tensor& g, const torch::Tensor& x) {
+  torch::Tensor out = torch::empty({g.size(-1), x.size(-1)}, floats_like(g));
+  multiply({.m = g.size(-1),
+            .n = x.size(-1),
+            .k = matrix_of(g).rows,
+            .transpose_a = true,
+            .in = number_of(g),
+            .out = cuda::Number::kFloat},
+           g, x, {}, out);
+  return out;
+}
+
+torch::Tensor contiguous_as(const torch::Tensor& x, torch::ScalarType type) {
+  return (x.scalar_type() == type ? x : x.to(type)).contiguous();
 }
 
 struct Dropping {
@@ -111,27 +164,29 @@ class Product : public Function<Product> {
                                const torch::Tensor& weight, const std::optional<torch::Tensor>& bias,
                                std::int64_t out_type) {
     const PlainArithmetic plain;
+    const c10::cuda::CUDAGuard guard(x.device());
     const auto type = static_cast<torch::ScalarType>(out_type);
-    const torch::Tensor rows = as_rows(x.to(type)), w = cast_weight(weight, type);
-    context->save_for_backward({rows});
+    const torch::Tensor input = contiguous_as(x, type), w = cast_weight(weight, type);
+    context->save_for_backward({input});
     keep(*context, "w", w);
     context->saved_data["bias"] = bias.has_value();
     context->saved_data["x_type"] = static_cast<std::int64_t>(x.scalar_type());
-    return times_weight(rows, w, bias ? cast_weight(*bias, type) : torch::Tensor())
-        .view(with_last(x, weight.size(0)));
+    return times_weight(input, w, bias ? cast_weight(*bias, type) : torch::Tensor());
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const PlainArithmetic plain;
     const torch::Tensor x = context->get_saved_variables()[0],
                         w = context->saved_data["w"].toTensor();
     const c10::cuda::CUDAGuard guard(x.device());
-    const torch::Tensor g = as_rows(gradients[0].contiguous());
-    const auto x_type = static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt());
+    const torch::Tensor g = gradients[0].contiguous();
     variable_list result(4);
-    if (context->needs_input_grad(0))
-      result[0] = at::mm(g, w).view(with_last(gradients[0], w.size(1))).to(x_type);
+    if (context->needs_input_grad(0)) {
+      through_weight(g, w, result[0]);
+      result[0] =
+          result[0].to(static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt()));
+    }
     if (context->needs_input_grad(1)) result[1] = weight_gradient(g, x);
-    if (context->saved_data["bias"].toBool()) result[2] = sum_of_rows(g);
+    if (context->saved_data["bias"].toBool()) result[2] = sum_of_rows(as_rows(g));
     return result;
   }
 };
@@ -144,9 +199,10 @@ class Products : public Function<Products> {
                                const torch::Tensor& w2, const torch::Tensor& b2,
                                std::int64_t out_type) {
     const PlainArithmetic plain;
+    const c10::cuda::CUDAGuard guard(x.device());
     const auto type = static_cast<torch::ScalarType>(out_type);
-    const torch::Tensor rows = as_rows(x.to(type));
-    context->save_for_backward({rows});
+    const torch::Tensor input = contiguous_as(x, type);
+    context->save_for_backward({input});
     context->set_materialize_grads(false);
     context->saved_data["x_type"] = static_cast<std::int64_t>(x.scalar_type());
     variable_list results;
@@ -154,8 +210,7 @@ class Products : public Function<Products> {
     for (int i = 0; i < 3; ++i) {
       const torch::Tensor w = cast_weight(*pairs[i][0], type);
       keep(*context, kNames[i], w);
-      results.push_back(times_weight(rows, w, cast_weight(*pairs[i][1], type))
-                            .view(with_last(x, w.size(0))));
+      results.push_back(times_weight(input, w, cast_weight(*pairs[i][1], type)));
     }
     return results;
   }
@@ -164,23 +219,16 @@ class Products : public Function<Products> {
     const torch::Tensor x = context->get_saved_variables()[0];
     const c10::cuda::CUDAGuard guard(x.device());
     variable_list result(8);
-    torch::Tensor grad_x;
-    std::vector<std::int64_t> sizes;
     for (int i = 0; i < 3; ++i) {
       if (!gradients[i].defined()) continue;
-      const torch::Tensor w = context->saved_data[kNames[i]].toTensor();
-      const torch::Tensor g = as_rows(gradients[i].contiguous());
-      sizes = with_last(gradients[i], w.size(1));
-      if (grad_x.defined())
-        at::addmm_out(grad_x, grad_x, g, w);
-      else
-        grad_x = at::mm(g, w);
+      const torch::Tensor g = gradients[i].contiguous();
+      through_weight(g, context->saved_data[kNames[i]].toTensor(), result[0]);
       result[1 + 2 * i] = weight_gradient(g, x);
-      result[2 + 2 * i] = sum_of_rows(g);
+      result[2 + 2 * i] = sum_of_rows(as_rows(g));
     }
-    if (grad_x.defined())
-      result[0] = grad_x.view(sizes).to(
-          static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt()));
+    if (result[0].defined())
+      result[0] =
+          result[0].to(static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt()));
     return result;
   }
 
@@ -232,20 +280,20 @@ class FusedFeedForward : public Function<FusedFeedForward> {
     const PlainArithmetic plain;
     const c10::cuda::CUDAGuard guard(x.device());
     const auto type = static_cast<torch::ScalarType>(out_type);
-    const torch::Tensor rows = as_rows(x.to(type));
+    const torch::Tensor input = contiguous_as(x, type);
     const torch::Tensor w1_cast = cast_weight(w1, type), w2_cast = cast_weight(w2, type);
-    const torch::Tensor h = times_weight(rows, w1_cast, cast_weight(b1, type));
+    const torch::Tensor h = times_weight(input, w1_cast, cast_weight(b1, type));
     torch::Tensor a = torch::empty_like(h);
     const Dropping dropping{key, rate};
     cuda::activate(number_of(h), h.data_ptr(), curve_of(static_cast<Activation>(activation)),
                    dropping.call(), a.data_ptr(), matrix_of(h), stream_of(h));
-    context->save_for_backward({rows, h, a});
+    context->save_for_backward({input, h, a});
     keep(*context, "w1", w1_cast);
     keep(*context, "w2", w2_cast);
     context->saved_data["activation"] = activation;
     context->saved_data["x_type"] = static_cast<std::int64_t>(x.scalar_type());
     dropping.save(*context, "key", "rate");
-    return times_weight(a, w2_cast, cast_weight(b2, type)).view(with_last(x, w2.size(0)));
+    return times_weight(a, w2_cast, cast_weight(b2, type));
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const PlainArithmetic plain;
@@ -254,24 +302,23 @@ class FusedFeedForward : public Function<FusedFeedForward> {
     const c10::cuda::CUDAGuard guard(x.device());
     const torch::Tensor w1 = context->saved_data["w1"].toTensor(),
                         w2 = context->saved_data["w2"].toTensor();
-    const torch::Tensor g = as_rows(gradients[0].contiguous());
-    const torch::Tensor grad_a = at::mm(g, w2);
-    torch::Tensor grad_h = torch::empty_like(h);
-    torch::Tensor grad_b1 = torch::empty({h.size(1)}, floats_like(h));
-    torch::Tensor partials = scratch(1, h.size(1), h);
+    const torch::Tensor g = gradients[0].contiguous();
+    torch::Tensor grad_a, grad_h = torch::empty_like(h);
+    through_weight(g, w2, grad_a);
+    torch::Tensor grad_b1 = torch::empty({h.size(-1)}, floats_like(h));
     cuda::activate_back(
         number_of(h), grad_a.data_ptr(), h.data_ptr(),
         curve_of(static_cast<Activation>(context->saved_data["activation"].toInt())),
         Dropping::load(*context, "key", "rate").call(), grad_h.data_ptr(),
-        grad_b1.data_ptr<float>(), partials.data_ptr<float>(), matrix_of(h), stream_of(h));
+        grad_b1.data_ptr<float>(), scratch_for_sums(1, h.size(-1), h), matrix_of(h), stream_of(h));
     variable_list result(9);
-    result[0] = at::mm(grad_h, w1)
-                    .view(with_last(gradients[0], w1.size(1)))
-                    .to(static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt()));
+    through_weight(grad_h, w1, result[0]);
+    result[0] =
+        result[0].to(static_cast<torch::ScalarType>(context->saved_data["x_type"].toInt()));
     result[1] = weight_gradient(grad_h, x);
     result[2] = grad_b1;
     result[3] = weight_gradient(g, a);
-    result[4] = sum_of_rows(g);
+    result[4] = sum_of_rows(as_rows(g));
     return result;
   }
 };
@@ -347,13 +394,12 @@ class AddNorm : public Function<AddNorm> {
     torch::Tensor grad_x = torch::empty_like(sum);
     torch::Tensor grad_parameters =
         torch::empty({2 * static_cast<std::int64_t>(norms), columns}, sum.options());
-    torch::Tensor partials = scratch(static_cast<int>(2 * norms), columns, sum);
     cuda::AddNormBack back;
     back.grad_sum = grad_sum.defined() ? floats(grad_sum) : nullptr;
     back.grad_x = grad_x.data_ptr<float>();
     back.grad_branch = with_branch ? grad_branch.data_ptr() : nullptr;
     back.grad_parameters = grad_parameters.data_ptr<float>();
-    back.partials = partials.data_ptr<float>();
+    back.partials = scratch_for_sums(static_cast<int>(2 * norms), columns, sum);
     cuda::add_norm_back(call, back, stream_of(sum));
     variable_list result(11);
     result[0] = grad_x;
@@ -408,11 +454,10 @@ class Queries : public Function<Queries> {
     const std::int64_t heads = g_u.size(2), head_size = g_u.size(3), columns = heads * head_size;
     torch::Tensor grad_q = torch::empty({g_u.size(0), g_u.size(1), columns}, g_u.options());
     torch::Tensor grad_uv = torch::empty({2, heads, head_size}, floats_like(g_u));
-    torch::Tensor partials = scratch(2, columns, g_u);
     cuda::position_queries_back(
         describe(grad_q, head_size, context->saved_data["scale"].toDouble()), g_u.data_ptr(),
-        g_v.data_ptr(), grad_q.data_ptr(), grad_uv.data_ptr<float>(), partials.data_ptr<float>(),
-        stream_of(g_u));
+        g_v.data_ptr(), grad_q.data_ptr(), grad_uv.data_ptr<float>(),
+        scratch_for_sums(2, columns, g_u), stream_of(g_u));
     return {grad_q, grad_uv[0], grad_uv[1], torch::Tensor()};
   }
 
@@ -469,9 +514,9 @@ class GatedConvolution : public Function<GatedConvolution> {
     const auto [grad_conv_w, grad_conv_b] = depthwise_conv_gradients(normed, grad_gate, conv_w);
     const std::int64_t columns = normed.size(-1);
     torch::Tensor grad_norm = torch::empty({2, columns}, floats_like(h));
-    torch::Tensor partials = scratch(2, columns, h);
     cuda::gate_norm_back(call, grad_normed.data_ptr(), grad_h.data_ptr(),
-                         grad_norm.data_ptr<float>(), partials.data_ptr<float>(), stream_of(h));
+                         grad_norm.data_ptr<float>(), scratch_for_sums(2, columns, h),
+                         stream_of(h));
     variable_list result(9);
     result[0] = grad_h;
     result[1] = grad_norm[0];

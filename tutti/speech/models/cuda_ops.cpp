@@ -106,14 +106,14 @@ void depthwise_conv_into(torch::Tensor& y, const torch::Tensor& x, const torch::
 std::pair<torch::Tensor, torch::Tensor> depthwise_conv_gradients(const torch::Tensor& x,
                                                                  const torch::Tensor& g,
                                                                  const torch::Tensor& weight_C1K) {
-  const std::int64_t channels = x.size(2), taps = weight_C1K.numel();
-  // One buffer for both, cleared at once.
-  const torch::Tensor sums = torch::zeros({taps + channels}, weight_C1K.options());
-  torch::Tensor grad_w = sums.narrow(0, 0, taps).view(weight_C1K.sizes());
-  torch::Tensor grad_b = sums.narrow(0, taps, channels);
+  const cuda::ConvSize size = conv_size(x, weight_C1K);
+  torch::Tensor grad_w = torch::empty_like(weight_C1K);
+  torch::Tensor grad_b = torch::empty({size.channels}, weight_C1K.options());
+  torch::Tensor partials =
+      torch::empty({cuda::depthwise_conv_partials(size)}, weight_C1K.options());
   cuda::depthwise_conv_weights(number_of(x), x.data_ptr(), number_of(g), g.data_ptr(),
                                grad_w.data_ptr<float>(), grad_b.data_ptr<float>(),
-                               conv_size(x, weight_C1K), stream_of(x));
+                               partials.data_ptr<float>(), size, stream_of(x));
   return {grad_w, grad_b};
 }
 

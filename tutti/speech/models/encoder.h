@@ -87,6 +87,7 @@ class EncoderImpl : public torch::nn::Module {
 
   std::int64_t output_length(std::int64_t input_length) const;
   std::int64_t min_input_length() const;
+  torch::ScalarType weight_type() const { return after_norm_->weight.scalar_type(); }
   const EncoderSettings& settings() const { return settings_; }
 
  private:

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <optional>
+
 #include "tutti/core/error.h"
 #include "tutti/trainer/optim/updates.h"
 #include "tutti/trainer/torch_version.h"
@@ -18,6 +20,20 @@ OptimizerOptions default_options(OptimizerKind kind) {
 
 Optimizer::Optimizer(OptimizerOptions options, NamedTensors parameters)
     : options_(options), parameters_(std::move(parameters)), slots_(parameters_.size()) {}
+
+void Optimizer::step(double lr, double gradient_factor, const at::Tensor& device_factor) {
+  torch::NoGradGuard no_grad;
+  if (update_fused(lr, gradient_factor, device_factor)) return;
+  if (device_factor.defined()) {
+    std::vector<at::Tensor> scaled = gradients();
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    if (!scaled.empty()) at::_foreach_mul_(scaled, device_factor);
+#else
+    for (at::Tensor& gradient : scaled) gradient.mul_(device_factor);
+#endif
+  }
+  update(lr, gradient_factor);
+}
 
 void Optimizer::zero_grad() {
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
@@ -80,9 +96,7 @@ namespace {
 class Adam final : public Optimizer {
  public:
   using Optimizer::Optimizer;
-  void step(double lr, double gradient_factor) override {
-    torch::NoGradGuard no_grad;
-    if (fused_step(lr, gradient_factor)) return;
+  void update(double lr, double gradient_factor) override {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;
@@ -98,49 +112,48 @@ class Adam final : public Optimizer {
     }
   }
 
- private:
-  // One kernel for all parameters on a GPU; false where this libtorch or device has none.
-  bool fused_step([[maybe_unused]] double lr, [[maybe_unused]] double gradient_factor) {
 #if TUTTI_TORCH_AT_LEAST(2, 4)
+  bool update_fused(double lr, double gradient_factor, const at::Tensor& device_factor) override {
     if (parameters_.empty() || !parameters_[0].second.is_cuda()) return false;
     std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+    std::map<std::int64_t, at::Tensor> numbers;  // of this update, where the kernel reads it
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;
-      Slot& slot = slots_[i];
-      if (!slot.device_step.defined())
-        slot.device_step =
-            at::full({}, static_cast<double>(slot.step), parameter.options().dtype(at::kFloat));
-      ++slot.step;
+      at::Tensor& number = numbers[++slots_[i].step];
+      if (!number.defined())
+        number =
+            at::full({}, static_cast<double>(slots_[i].step), parameter.options().dtype(at::kFloat));
       parameters.push_back(parameter);
       gradients.push_back(parameter.grad());
       averages.push_back(slot_tensor(i, "exp_avg"));
       squares.push_back(slot_tensor(i, "exp_avg_sq"));
       if (options_.amsgrad) maxima.push_back(slot_tensor(i, "max_exp_avg_sq"));
-      steps.push_back(slot.device_step);
+      steps.push_back(number);
     }
     if (parameters.empty()) return true;
-    if (gradient_factor != 1) at::_foreach_mul_(gradients, gradient_factor);
-    at::_foreach_add_(steps, 1);  // the kernel wants the number of this update
+    // The kernel divides by a scale.
+    std::optional<at::Tensor> scale;
+    if (device_factor.defined())
+      scale = (1.0 / gradient_factor) / device_factor.to(at::kFloat);
+    else if (gradient_factor != 1)
+      at::_foreach_mul_(gradients, gradient_factor);
     const auto& o = options_;
     if (o.kind == OptimizerKind::kAdamW)
       at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
-                        o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+                        o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
     else
       at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
-                       o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false);
+                       o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
     return true;
-#else
-    return false;
-#endif
   }
+#endif
 };
 
 class Sgd final : public Optimizer {
  public:
   using Optimizer::Optimizer;
-  void step(double lr, double gradient_factor) override {
-    torch::NoGradGuard no_grad;
+  void update(double lr, double gradient_factor) override {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;

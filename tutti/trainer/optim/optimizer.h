@@ -44,8 +44,9 @@ class Optimizer {
   Optimizer(OptimizerOptions options, NamedTensors parameters);
   virtual ~Optimizer() = default;
 
-  // One update with every gradient multiplied by `gradient_factor` on the fly.
-  virtual void step(double lr, double gradient_factor) = 0;
+  // One update with every gradient multiplied by `gradient_factor` on the fly, and by
+  // `device_factor` (0-dim, on the gradients' device) where that is defined.
+  void step(double lr, double gradient_factor, const at::Tensor& device_factor = {});
   void zero_grad();  // makes gradients undefined
 
   const OptimizerOptions& options() const { return options_; }
@@ -60,9 +61,13 @@ class Optimizer {
   void load_state(const std::map<std::string, at::Tensor>& state);
 
  protected:
+  // The same with `device_factor` already in the gradients.
+  virtual void update(double lr, double gradient_factor) = 0;
+  // One kernel for all parameters, for step(); false where there is none.
+  virtual bool update_fused(double, double, const at::Tensor&) { return false; }
+
   struct Slot {
     std::int64_t step = 0;
-    at::Tensor device_step;  // the same number where the fused GPU kernel reads it
     std::map<std::string, at::Tensor> tensors;
   };
   at::Tensor& slot_tensor(std::size_t index, const std::string& name);
