@@ -224,7 +224,8 @@ TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {
     if (encoder == "e_branchformer") {
       const Gradients twice = loss_and_gradients(
           make_model(encoder, extra + ", gradient_checkpoint_layers: [1, 2]"), torch::kCUDA);
-      EXPECT_LT(distance(twice, mixed), 1e-3);
+      // Products may be done in another way then, with other roundings; other drops would be far off.
+      EXPECT_LT(distance(twice, mixed), 1e-2);
     }
   }
 }

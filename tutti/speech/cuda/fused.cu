@@ -88,10 +88,13 @@ void launch_finish(const float* partials, float* sums, int count, int blocks, st
 constexpr int kRowsAtOnce = 8;  // of a block that walks down columns
 
 // Walks a block's rows of its 256 columns; `visit(row, column, sums)` adds to kSums times kPack
-// sums, which then go to partials (kSums, gridDim.y, columns).
+// sums. They go to partials (kSums, gridDim.y, columns); the last block of the columns adds up what
+// all have written, in order, to `totals` (kSums, columns): one launch instead of two.
 template <int kSums, class Visit>
-__device__ void walk_columns(std::int64_t rows, int columns, float* partials, Visit visit) {
+__device__ void walk_columns(std::int64_t rows, int columns, const Sums& to, Visit visit) {
   __shared__ float shared[kRowsAtOnce][32 * kPack];
+  __shared__ bool is_last;
+  float* partials = to.partials;
   const int column = (blockIdx.x * 32 + threadIdx.x) * kPack;
   float sums[kSums][kPack] = {};
   if (column < columns)
@@ -109,18 +112,44 @@ __device__ void walk_columns(std::int64_t rows, int columns, float* partials, Vi
     }
     __syncthreads();
   }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0)
+    is_last = atomicAdd(to.counters + blockIdx.x, 1U) == gridDim.y - 1;
+  __syncthreads();
+  if (!is_last) return;
+  for (int s = 0; s < kSums; ++s) {
+    float mine[kPack] = {};
+    if (column < columns)
+      for (int block = threadIdx.y; block < gridDim.y; block += kRowsAtOnce) {
+        const float* from =
+            partials + (static_cast<std::int64_t>(s) * gridDim.y + block) * columns + column;
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) mine[i] += __ldcg(from + i);
+      }
+    for (int i = 0; i < kPack; ++i) shared[threadIdx.y][threadIdx.x * kPack + i] = mine[i];
+    __syncthreads();
+    const int place = threadIdx.y * 32 + threadIdx.x, at = blockIdx.x * 32 * kPack + place;
+    if (at < columns) {
+      float sum = 0;
+      for (int r = 0; r < kRowsAtOnce; ++r) sum += shared[r][place];
+      to.totals[static_cast<std::int64_t>(s) * columns + at] = sum;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0 && threadIdx.y == 0) to.counters[blockIdx.x] = 0;  // for the next launch
 }
 
 dim3 walk_grid(const Matrix& size) {
   const unsigned wide = parts(size.columns, 32 * kPack);
-  const unsigned tall = std::min<unsigned>(kPartialBlocks, std::max(4 * kPartialBlocks / wide, 1U));
+  const unsigned tall = std::min<unsigned>(kPartialBlocks / 2, std::max(4 * kPartialBlocks / wide, 1U));
   return dim3(wide, std::min(parts(size.rows, kRowsAtOnce), tall));
 }
 
 template <class T>
-__global__ void column_sums_kernel(const T* __restrict__ g, float* partials, std::int64_t rows,
+__global__ void column_sums_kernel(const T* __restrict__ g, Sums to, std::int64_t rows,
                                    int columns) {
-  walk_columns<1>(rows, columns, partials, [&](std::int64_t row, int column, auto& sums) {
+  walk_columns<1>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
     float v[kPack];
     read_pack(g + row * columns + column, v);
 #pragma unroll
@@ -130,9 +159,9 @@ __global__ void column_sums_kernel(const T* __restrict__ g, float* partials, std
 
 template <class T>
 __global__ void activate_back_kernel(const T* __restrict__ g, const T* __restrict__ h, Curve curve,
-                                     Dropout dropout, T* __restrict__ grad_h, float* partials,
+                                     Dropout dropout, T* __restrict__ grad_h, Sums to,
                                      std::int64_t rows, int columns) {
-  walk_columns<1>(rows, columns, partials, [&](std::int64_t row, int column, auto& sums) {
+  walk_columns<1>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
     const std::int64_t at = row * columns + column;
     float gv[kPack], hv[kPack];
     read_pack(g + at, gv);
@@ -149,9 +178,9 @@ __global__ void activate_back_kernel(const T* __restrict__ g, const T* __restric
 template <class T>
 __global__ void queries_back_kernel(const T* __restrict__ grad_with_u,
                                     const T* __restrict__ grad_with_v, T* __restrict__ grad_q,
-                                    float* partials, std::int64_t rows, int columns, int head_size,
+                                    Sums to, std::int64_t rows, int columns, int head_size,
                                     float scale) {
-  walk_columns<2>(rows, columns, partials, [&](std::int64_t row, int column, auto& sums) {
+  walk_columns<2>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
     const std::int64_t at = row * columns + column;
     const int head = column / head_size, d = column % head_size;
     float u[kPack], v[kPack];
@@ -187,7 +216,8 @@ __global__ void activate_kernel(const T* __restrict__ h, Curve curve, Dropout dr
 }
 
 template <class T>
-__global__ void queries_kernel(const T* __restrict__ q, const float* __restrict__ u,
+__global__ void queries_kernel(const T* __restrict__ q, std::int64_t q_row,
+                               const float* __restrict__ u,
                                const float* __restrict__ v, T* __restrict__ with_u,
                                T* __restrict__ with_v, std::int64_t rows, int columns,
                                int head_size, float scale) {
@@ -196,7 +226,7 @@ __global__ void queries_kernel(const T* __restrict__ q, const float* __restrict_
   const std::int64_t row = at / columns;
   const int column = static_cast<int>(at % columns), head = column / head_size;
   float x[kPack], y[kPack], z[kPack];
-  read_pack(q + at, x);
+  read_pack(q + row * q_row + column, x);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     y[i] = x[i] + u[column + i];
@@ -578,27 +608,24 @@ void activate(Number type, const void* h, Curve curve, const Dropout& dropout, v
 }
 
 void activate_back(Number type, const void* g, const void* h, Curve curve, const Dropout& dropout,
-                   void* grad_h, float* sums, float* partials, const Matrix& size, Stream stream) {
+                   void* grad_h, const Sums& to, const Matrix& size, Stream stream) {
   const dim3 grid = walk_grid(size);
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
     activate_back_kernel<T><<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
-        as<T>(g), as<T>(h), curve, dropout, as<T>(grad_h), partials, size.rows,
+        as<T>(g), as<T>(h), curve, dropout, as<T>(grad_h), to, size.rows,
         static_cast<int>(size.columns));
   });
-  launch_finish(partials, sums, 1, static_cast<int>(grid.y), size.columns, stream);
   check_launch("activate_back");
 }
 
-void column_sums(Number type, const void* g, float* sums, float* partials, const Matrix& size,
-                 Stream stream) {
+void column_sums(Number type, const void* g, const Sums& to, const Matrix& size, Stream stream) {
   const dim3 grid = walk_grid(size);
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
     column_sums_kernel<T><<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
-        as<T>(g), partials, size.rows, static_cast<int>(size.columns));
+        as<T>(g), to, size.rows, static_cast<int>(size.columns));
   });
-  launch_finish(partials, sums, 1, static_cast<int>(grid.y), size.columns, stream);
   check_launch("column_sums");
 }
 
@@ -607,22 +634,21 @@ void position_queries(const Queries& call, const void* q, const float* u, const 
   with_type(call.type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
     queries_kernel<T><<<packs(call.size), 256, 0, stream>>>(
-        as<T>(q), u, v, as<T>(with_u), as<T>(with_v), call.size.rows,
+        as<T>(q), call.q_row, u, v, as<T>(with_u), as<T>(with_v), call.size.rows,
         static_cast<int>(call.size.columns), static_cast<int>(call.head_size), call.scale);
   });
   check_launch("position_queries");
 }
 
 void position_queries_back(const Queries& call, const void* grad_with_u, const void* grad_with_v,
-                           void* grad_q, float* grad_uv, float* partials, Stream stream) {
+                           void* grad_q, const Sums& grad_uv, Stream stream) {
   const dim3 grid = walk_grid(call.size);
   with_type(call.type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
     queries_back_kernel<T><<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
-        as<T>(grad_with_u), as<T>(grad_with_v), as<T>(grad_q), partials, call.size.rows,
+        as<T>(grad_with_u), as<T>(grad_with_v), as<T>(grad_q), grad_uv, call.size.rows,
         static_cast<int>(call.size.columns), static_cast<int>(call.head_size), call.scale);
   });
-  launch_finish(partials, grad_uv, 2, static_cast<int>(grid.y), call.size.columns, stream);
   check_launch("position_queries_back");
 }
 

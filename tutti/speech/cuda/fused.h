@@ -22,6 +22,14 @@ struct Matrix {
   std::int64_t rows = 0, columns = 0;
 };
 
+// Where sums over rows go.
+struct Sums {
+  float* totals = nullptr;      // (sums, columns)
+  float* partials = nullptr;    // scratch
+  unsigned* counters = nullptr;  // kCounters zeros; zeros again when the kernel is done
+};
+constexpr int kCounters = 1024;  // matrices have at most 256 times as many columns
+
 // For `sums` sums over the rows of a matrix.
 std::int64_t partial_floats(int sums, std::int64_t columns);
 
@@ -71,27 +79,27 @@ enum class Curve { kIdentity, kRelu, kSwish, kGelu };
 // y = dropout(curve(h)); columns a multiple of 8.
 void activate(Number type, const void* h, Curve curve, const Dropout& dropout, void* y,
               const Matrix& size, Stream stream);
-// grad_h, and its sum over rows (float, columns).
+// grad_h, and its sum over rows.
 void activate_back(Number type, const void* g, const void* h, Curve curve, const Dropout& dropout,
-                   void* grad_h, float* sums, float* partials, const Matrix& size, Stream stream);
+                   void* grad_h, const Sums& to, const Matrix& size, Stream stream);
 
 // Sums over rows of g; columns a multiple of 8.
-void column_sums(Number type, const void* g, float* sums, float* partials, const Matrix& size,
-                 Stream stream);
+void column_sums(Number type, const void* g, const Sums& to, const Matrix& size, Stream stream);
 
-// q (rows, heads * d) to with_u = q + u of the same shape and with_v = (q + v) * scale, (heads,
+// q (rows, heads * d; rows q_row elements apart) to with_u = q + u of the same shape and with_v = (q + v) * scale, (heads,
 // rows, d). u and v are float (heads * d); d a multiple of 8.
 struct Queries {
   Matrix size;
   std::int64_t head_size = 0;
+  std::int64_t q_row = 0;
   Number type = Number::kFloat;
   float scale = 1;
 };
 void position_queries(const Queries& call, const void* q, const float* u, const float* v,
                       void* with_u, void* with_v, Stream stream);
-// grad_q, and the gradients of u and v (float, (2, columns)).
+// grad_q (rows, heads * d), and the gradients of u and v.
 void position_queries_back(const Queries& call, const void* grad_with_u, const void* grad_with_v,
-                           void* grad_q, float* grad_uv, float* partials, Stream stream);
+                           void* grad_q, const Sums& grad_uv, Stream stream);
 
 // The convolutional gating unit of a cgMLP without its convolution. h is (rows, 2 * columns): its
 // first half passes, its second half gates. `valid` (rows bytes; null: all) says which rows exist.

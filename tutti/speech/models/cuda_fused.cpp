@@ -3,6 +3,8 @@
 #include "tutti/core/error.h"
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
+#include <ATen/cuda/EmptyTensor.h>
+
 #include <map>
 
 #include "tutti/speech/cuda/fused.h"
@@ -19,6 +21,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
+
+// As torch::empty, without the way through torch's dispatcher: half of a small kernel's launch.
+torch::Tensor fresh(at::IntArrayRef sizes, const torch::TensorOptions& options) {
+  return torch::Tensor(at::detail::empty_cuda(sizes, options));
+}
+torch::Tensor fresh_like(const torch::Tensor& x) { return fresh(x.sizes(), x.options()); }
 
 thread_local const WeightCasts* current_casts = nullptr;
 
@@ -47,21 +55,36 @@ torch::TensorOptions floats_like(const torch::Tensor& x) {
 }
 
 constexpr std::int64_t kScratchBytes = 32 << 20;
+constexpr std::int64_t kCounterBytes = cuda::kCounters * sizeof(unsigned);
+
+struct Scratch {
+  unsigned* counters;  // zeros
+  void* memory;
+};
 
 // Memory for what a kernel writes and the next one reads. What is queued on a stream runs in turn,
 // so one piece for each thread and stream does for all of them; it is kept for the life of the
 // process, as a thread may end after the driver has.
-void* scratch(std::int64_t bytes, const torch::Tensor& like) {
+Scratch scratch(std::int64_t bytes, const torch::Tensor& like) {
   using Pieces = std::map<std::pair<int, void*>, torch::Tensor>;
   thread_local auto* pieces = new Pieces;
   torch::Tensor& piece = (*pieces)[{like.device().index(), stream_of(like)}];
-  if (!piece.defined() || piece.numel() < bytes)
-    piece = torch::empty({std::max(bytes, kScratchBytes)}, like.options().dtype(torch::kUInt8));
-  return piece.data_ptr();
+  if (!piece.defined() || piece.numel() < kCounterBytes + bytes) {
+    piece = fresh({kCounterBytes + std::max(bytes, kScratchBytes)},
+                         like.options().dtype(torch::kUInt8));
+    piece.narrow(0, 0, kCounterBytes).zero_();
+  }
+  auto* begin = static_cast<std::uint8_t*>(piece.data_ptr());
+  return {reinterpret_cast<unsigned*>(begin), begin + kCounterBytes};
 }
 float* scratch_for_sums(int sums, std::int64_t columns, const torch::Tensor& like) {
-  return static_cast<float*>(
-      scratch(cuda::partial_floats(sums, columns) * static_cast<std::int64_t>(sizeof(float)), like));
+  const std::int64_t bytes =
+      cuda::partial_floats(sums, columns) * static_cast<std::int64_t>(sizeof(float));
+  return static_cast<float*>(scratch(bytes, like).memory);
+}
+cuda::Sums sums_to(torch::Tensor& totals, int sums, std::int64_t columns) {
+  float* partials = scratch_for_sums(sums, columns, totals);
+  return {totals.data_ptr<float>(), partials, scratch(0, totals).counters};
 }
 
 const float* floats(const torch::Tensor& x) { return x.data_ptr<float>(); }
@@ -74,22 +97,22 @@ const std::uint8_t* bytes_of(const torch::Tensor& mask) {
 torch::Tensor sum_of_rows(const torch::Tensor& g_MN) {
   const std::int64_t columns = g_MN.size(1);
   if (columns % 8 != 0) return at::sum(g_MN, at::IntArrayRef{0}, false, torch::kFloat32);
-  torch::Tensor sums = torch::empty({columns}, floats_like(g_MN));
-  cuda::column_sums(number_of(g_MN), g_MN.data_ptr(), sums.data_ptr<float>(),
-                    scratch_for_sums(1, columns, g_MN), matrix_of(g_MN), stream_of(g_MN));
+  torch::Tensor sums = fresh({columns}, floats_like(g_MN));
+  cuda::column_sums(number_of(g_MN), g_MN.data_ptr(), sums_to(sums, 1, columns), matrix_of(g_MN),
+                    stream_of(g_MN));
   return sums;
 }
 
 void multiply(const cuda::Gemm& call, const torch::Tensor& a, const torch::Tensor& b,
               const torch::Tensor& bias, torch::Tensor& d) {
   cuda::gemm(call, a.data_ptr(), b.data_ptr(), bias.defined() ? bias.data_ptr() : nullptr,
-             d.data_ptr(), scratch(kScratchBytes, a), kScratchBytes, stream_of(a));
+             d.data_ptr(), scratch(kScratchBytes, a).memory, kScratchBytes, stream_of(a));
 }
 
 // x (.., K) times weight' (N, K), plus bias; (.., N).
 torch::Tensor times_weight(const torch::Tensor& x, const torch::Tensor& weight_NK,
                            const torch::Tensor& bias_N) {
-  torch::Tensor y = torch::empty(with_last(x, weight_NK.size(0)), x.options());
+  torch::Tensor y = fresh(with_last(x, weight_NK.size(0)), x.options());
   multiply({.m = matrix_of(x).rows,
             .n = weight_NK.size(0),
             .k = weight_NK.size(1),
@@ -103,7 +126,7 @@ torch::Tensor times_weight(const torch::Tensor& x, const torch::Tensor& weight_N
 // The gradient of x: g (.., N) times weight (N, K), added to `to` where that is defined.
 void through_weight(const torch::Tensor& g, const torch::Tensor& weight_NK, torch::Tensor& to) {
   const bool accumulate = to.defined();
-  if (!accumulate) to = torch::empty(with_last(g, weight_NK.size(1)), g.options());
+  if (!accumulate) to = fresh(with_last(g, weight_NK.size(1)), g.options());
   multiply({.m = matrix_of(g).rows,
             .n = weight_NK.size(1),
             .k = weight_NK.size(0),
@@ -115,7 +138,7 @@ void through_weight(const torch::Tensor& g, const torch::Tensor& weight_NK, torc
 
 // g' x, float32.
 torch::Tensor weight_gradient(const torch::Tensor& g, const torch::Tensor& x) {
-  torch::Tensor out = torch::empty({g.size(-1), x.size(-1)}, floats_like(g));
+  torch::Tensor out = fresh({g.size(-1), x.size(-1)}, floats_like(g));
   multiply({.m = g.size(-1),
             .n = x.size(-1),
             .k = matrix_of(g).rows,
@@ -205,12 +228,21 @@ class Products : public Function<Products> {
     context->save_for_backward({input});
     context->set_materialize_grads(false);
     context->saved_data["x_type"] = static_cast<std::int64_t>(x.scalar_type());
-    variable_list results;
-    const torch::Tensor* pairs[3][2] = {{&w0, &b0}, {&w1, &b1}, {&w2, &b2}};
+    variable_list results, w, b;
+    for (const auto* weight : {&w0, &w1, &w2}) w.push_back(cast_weight(*weight, type));
+    for (const auto* bias : {&b0, &b1, &b2}) b.push_back(cast_weight(*bias, type));
+    // Copies that lie side by side (WeightCasts) are one matrix.
+    const torch::Tensor whole_w = joined(w), whole_b = joined(b);
+    if (whole_w.defined() && whole_b.defined()) {
+      keep(*context, "w", whole_w);
+      const torch::Tensor all = times_weight(input, whole_w, whole_b);
+      const std::int64_t size = w0.size(0);
+      for (std::int64_t i = 0; i < 3; ++i) results.push_back(all.narrow(-1, i * size, size));
+      return results;
+    }
     for (int i = 0; i < 3; ++i) {
-      const torch::Tensor w = cast_weight(*pairs[i][0], type);
-      keep(*context, kNames[i], w);
-      results.push_back(times_weight(input, w, cast_weight(*pairs[i][1], type)));
+      keep(*context, kNames[i], w[i]);
+      results.push_back(times_weight(input, w[i], b[i]));
     }
     return results;
   }
@@ -219,10 +251,22 @@ class Products : public Function<Products> {
     const torch::Tensor x = context->get_saved_variables()[0];
     const c10::cuda::CUDAGuard guard(x.device());
     variable_list result(8);
-    for (int i = 0; i < 3; ++i) {
+    const bool whole = context->saved_data.count("w") != 0 && gradients[0].defined() &&
+                       gradients[1].defined() && gradients[2].defined();
+    if (whole) {
+      const torch::Tensor g = torch::cat(gradients, -1);
+      through_weight(g, context->saved_data["w"].toTensor(), result[0]);
+      const torch::Tensor grad_w = weight_gradient(g, x), grad_b = sum_of_rows(as_rows(g));
+      const std::int64_t size = gradients[0].size(-1);
+      for (std::int64_t i = 0; i < 3; ++i) {
+        result[1 + 2 * i] = grad_w.narrow(0, i * size, size);
+        result[2 + 2 * i] = grad_b.narrow(0, i * size, size);
+      }
+    }
+    for (int i = 0; i < 3 && !whole; ++i) {
       if (!gradients[i].defined()) continue;
       const torch::Tensor g = gradients[i].contiguous();
-      through_weight(g, context->saved_data[kNames[i]].toTensor(), result[0]);
+      through_weight(g, weight_of(*context, i, g.size(-1)), result[0]);
       result[1 + 2 * i] = weight_gradient(g, x);
       result[2 + 2 * i] = sum_of_rows(as_rows(g));
     }
@@ -233,6 +277,20 @@ class Products : public Function<Products> {
   }
 
  private:
+  // Rows of one matrix after the other in memory, as one; undefined if they do not lie so.
+  static torch::Tensor joined(const variable_list& parts) {
+    std::vector<std::int64_t> sizes = parts[0].sizes().vec();
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i)
+      if (!parts[i].is_alias_of(parts[i + 1]) || parts[i].sizes() != parts[i + 1].sizes() ||
+          parts[i + 1].storage_offset() != parts[i].storage_offset() + parts[i].numel())
+        return {};
+    sizes[0] *= static_cast<std::int64_t>(parts.size());
+    return parts[0].as_strided(sizes, parts[0].strides());
+  }
+  static torch::Tensor weight_of(AutogradContext& context, int i, std::int64_t size) {
+    if (context.saved_data.count("w") == 0) return context.saved_data[kNames[i]].toTensor();
+    return context.saved_data["w"].toTensor().narrow(0, i * size, size);
+  }
   static constexpr const char* kNames[3] = {"w0", "w1", "w2"};
 };
 
@@ -249,7 +307,7 @@ cuda::Curve curve_of(Activation activation) {
 
 torch::Tensor dropped_on_gpu(const torch::Tensor& x, const Dropping& dropping) {
   const c10::cuda::CUDAGuard guard(x.device());
-  torch::Tensor y = torch::empty_like(x);
+  torch::Tensor y = fresh_like(x);
   cuda::activate(number_of(x), x.data_ptr(), cuda::Curve::kIdentity, dropping.call(), y.data_ptr(),
                  {.rows = 1, .columns = x.numel()}, stream_of(x));
   return y;
@@ -283,7 +341,7 @@ class FusedFeedForward : public Function<FusedFeedForward> {
     const torch::Tensor input = contiguous_as(x, type);
     const torch::Tensor w1_cast = cast_weight(w1, type), w2_cast = cast_weight(w2, type);
     const torch::Tensor h = times_weight(input, w1_cast, cast_weight(b1, type));
-    torch::Tensor a = torch::empty_like(h);
+    torch::Tensor a = fresh_like(h);
     const Dropping dropping{key, rate};
     cuda::activate(number_of(h), h.data_ptr(), curve_of(static_cast<Activation>(activation)),
                    dropping.call(), a.data_ptr(), matrix_of(h), stream_of(h));
@@ -303,14 +361,14 @@ class FusedFeedForward : public Function<FusedFeedForward> {
     const torch::Tensor w1 = context->saved_data["w1"].toTensor(),
                         w2 = context->saved_data["w2"].toTensor();
     const torch::Tensor g = gradients[0].contiguous();
-    torch::Tensor grad_a, grad_h = torch::empty_like(h);
+    torch::Tensor grad_a, grad_h = fresh_like(h);
     through_weight(g, w2, grad_a);
-    torch::Tensor grad_b1 = torch::empty({h.size(-1)}, floats_like(h));
+    torch::Tensor grad_b1 = fresh({h.size(-1)}, floats_like(h));
     cuda::activate_back(
         number_of(h), grad_a.data_ptr(), h.data_ptr(),
         curve_of(static_cast<Activation>(context->saved_data["activation"].toInt())),
         Dropping::load(*context, "key", "rate").call(), grad_h.data_ptr(),
-        grad_b1.data_ptr<float>(), scratch_for_sums(1, h.size(-1), h), matrix_of(h), stream_of(h));
+        sums_to(grad_b1, 1, h.size(-1)), matrix_of(h), stream_of(h));
     variable_list result(9);
     through_weight(grad_h, w1, result[0]);
     result[0] =
@@ -338,15 +396,15 @@ class AddNorm : public Function<AddNorm> {
     context->set_materialize_grads(false);
     const torch::Tensor input = x.contiguous();
     const torch::Tensor added = branch ? branch->contiguous() : torch::Tensor();
-    const torch::Tensor moments = torch::empty({2, matrix_of(input).rows}, input.options());
+    const torch::Tensor moments = fresh({2, matrix_of(input).rows}, input.options());
     variable_list results;
     torch::Tensor sum = input;
     if (branch) {
-      sum = torch::empty_like(input);
+      sum = fresh_like(input);
       results.push_back(sum);
     }
-    results.push_back(torch::empty(input.sizes(), input.options().dtype(type)));
-    if (w2) results.push_back(torch::empty(input.sizes(), input.options().dtype(type)));
+    results.push_back(fresh(input.sizes(), input.options().dtype(type)));
+    if (w2) results.push_back(fresh(input.sizes(), input.options().dtype(type)));
     cuda::AddNorm call = describe(input, added, sum, moments, type, factor, {key, rate}, eps);
     const std::size_t first = branch ? 1 : 0;
     call.norms[0] = {floats(w1), floats(b1), results[first].data_ptr(), nullptr};
@@ -374,7 +432,7 @@ class AddNorm : public Function<AddNorm> {
     const auto branch_type =
         static_cast<torch::ScalarType>(context->saved_data["branch_type"].toInt());
     torch::Tensor grad_branch;
-    if (with_branch) grad_branch = torch::empty(sum.sizes(), sum.options().dtype(branch_type));
+    if (with_branch) grad_branch = fresh(sum.sizes(), sum.options().dtype(branch_type));
     cuda::AddNorm call =
         describe(sum, grad_branch, sum, moments,
                  static_cast<torch::ScalarType>(context->saved_data["y_type"].toInt()),
@@ -391,9 +449,9 @@ class AddNorm : public Function<AddNorm> {
     torch::Tensor grad_sum;
     if (with_branch && gradients[0].defined()) grad_sum = gradients[0].contiguous();
     const std::int64_t columns = sum.size(-1);
-    torch::Tensor grad_x = torch::empty_like(sum);
+    torch::Tensor grad_x = fresh_like(sum);
     torch::Tensor grad_parameters =
-        torch::empty({2 * static_cast<std::int64_t>(norms), columns}, sum.options());
+        fresh({2 * static_cast<std::int64_t>(norms), columns}, sum.options());
     cuda::AddNormBack back;
     back.grad_sum = grad_sum.defined() ? floats(grad_sum) : nullptr;
     back.grad_x = grad_x.data_ptr<float>();
@@ -438,10 +496,13 @@ class Queries : public Function<Queries> {
                                const torch::Tensor& u, const torch::Tensor& v, double scale) {
     const PlainArithmetic plain;
     const c10::cuda::CUDAGuard guard(q.device());
-    const torch::Tensor input = q.contiguous();
+    // The queries may be columns of a wider matrix.
+    const bool is_matrix = q.stride(2) == 1 && q.stride(0) == q.size(1) * q.stride(1) &&
+                           q.stride(1) % 8 == 0 && q.storage_offset() % 8 == 0;
+    const torch::Tensor input = is_matrix ? q : q.contiguous();
     const std::int64_t heads = u.size(0), head_size = u.size(1);
-    torch::Tensor with_u = torch::empty({q.size(0), q.size(1), heads, head_size}, q.options());
-    torch::Tensor with_v = torch::empty({heads, q.size(0) * q.size(1), head_size}, q.options());
+    torch::Tensor with_u = fresh({q.size(0), q.size(1), heads, head_size}, q.options());
+    torch::Tensor with_v = fresh({heads, q.size(0) * q.size(1), head_size}, q.options());
     cuda::position_queries(describe(input, head_size, scale), input.data_ptr(), floats(u), floats(v),
                            with_u.data_ptr(), with_v.data_ptr(), stream_of(q));
     context->saved_data["scale"] = scale;
@@ -452,12 +513,11 @@ class Queries : public Function<Queries> {
     const c10::cuda::CUDAGuard guard(gradients[0].device());
     const torch::Tensor g_u = gradients[0].contiguous(), g_v = gradients[1].contiguous();
     const std::int64_t heads = g_u.size(2), head_size = g_u.size(3), columns = heads * head_size;
-    torch::Tensor grad_q = torch::empty({g_u.size(0), g_u.size(1), columns}, g_u.options());
-    torch::Tensor grad_uv = torch::empty({2, heads, head_size}, floats_like(g_u));
+    torch::Tensor grad_q = fresh({g_u.size(0), g_u.size(1), columns}, g_u.options());
+    torch::Tensor grad_uv = fresh({2, heads, head_size}, floats_like(g_u));
     cuda::position_queries_back(
         describe(grad_q, head_size, context->saved_data["scale"].toDouble()), g_u.data_ptr(),
-        g_v.data_ptr(), grad_q.data_ptr(), grad_uv.data_ptr<float>(),
-        scratch_for_sums(2, columns, g_u), stream_of(g_u));
+        g_v.data_ptr(), grad_q.data_ptr(), sums_to(grad_uv, 2, columns), stream_of(g_u));
     return {grad_q, grad_uv[0], grad_uv[1], torch::Tensor()};
   }
 
@@ -465,6 +525,7 @@ class Queries : public Function<Queries> {
   static cuda::Queries describe(const torch::Tensor& q, std::int64_t head_size, double scale) {
     return {.size = matrix_of(q),
             .head_size = head_size,
+            .q_row = q.stride(1),
             .type = number_of(q),
             .scale = static_cast<float>(scale)};
   }
@@ -482,9 +543,9 @@ class GatedConvolution : public Function<GatedConvolution> {
     const torch::Tensor h = h_BTC.contiguous();
     const torch::Tensor mask = valid ? valid->contiguous() : torch::Tensor();
     const std::vector<std::int64_t> half = with_last(h, h.size(-1) / 2);
-    torch::Tensor normed = torch::empty(half, h.options()), gate = torch::empty(half, h.options()),
-                  y = torch::empty(half, h.options());
-    const torch::Tensor moments = torch::empty({2, h.size(0) * h.size(1)}, floats_like(h));
+    torch::Tensor normed = fresh(half, h.options()), gate = fresh(half, h.options()),
+                  y = fresh(half, h.options());
+    const torch::Tensor moments = fresh({2, h.size(0) * h.size(1)}, floats_like(h));
     cuda::Gate call = describe(h, mask, moments, norm_w, eps, {key, rate});
     call.bias = floats(norm_b);
     cuda::gate_norm(call, normed.data_ptr(), stream_of(h));
@@ -506,14 +567,14 @@ class GatedConvolution : public Function<GatedConvolution> {
     const cuda::Gate call =
         describe(h, saved.size() > 6 ? saved[6] : torch::Tensor(), saved[3], saved[4],
                  context->saved_data["eps"].toDouble(), Dropping::load(*context, "key", "rate"));
-    torch::Tensor grad_gate = torch::empty_like(gate), grad_normed = torch::empty_like(gate),
-                  grad_h = torch::empty_like(h);
+    torch::Tensor grad_gate = fresh_like(gate), grad_normed = fresh_like(gate),
+                  grad_h = fresh_like(h);
     cuda::gate_multiply_back(call, gate.data_ptr(), g.data_ptr(), grad_gate.data_ptr(),
                              grad_h.data_ptr(), stream_of(h));
     depthwise_conv_into(grad_normed, grad_gate, conv_w, {}, {.flip = true});
     const auto [grad_conv_w, grad_conv_b] = depthwise_conv_gradients(normed, grad_gate, conv_w);
     const std::int64_t columns = normed.size(-1);
-    torch::Tensor grad_norm = torch::empty({2, columns}, floats_like(h));
+    torch::Tensor grad_norm = fresh({2, columns}, floats_like(h));
     cuda::gate_norm_back(call, grad_normed.data_ptr(), grad_h.data_ptr(),
                          grad_norm.data_ptr<float>(), scratch_for_sums(2, columns, h),
                          stream_of(h));
@@ -554,7 +615,7 @@ class JoinDropped : public Function<JoinDropped> {
     const c10::cuda::CUDAGuard guard(a_BTC.device());
     const torch::Tensor a = a_BTC.contiguous(), b = b_BTC.contiguous();
     const torch::Tensor mask = valid ? valid->contiguous() : torch::Tensor();
-    torch::Tensor y = torch::empty(with_last(a, 2 * a.size(-1)), a.options());
+    torch::Tensor y = fresh(with_last(a, 2 * a.size(-1)), a.options());
     cuda::join(describe(a, mask, {key_a, rate}, {key_b, rate}), a.data_ptr(), b.data_ptr(),
                y.data_ptr(), stream_of(a));
     if (valid) context->save_for_backward({mask});
@@ -567,8 +628,8 @@ class JoinDropped : public Function<JoinDropped> {
     const auto saved = context->get_saved_variables();
     const torch::Tensor g = gradients[0].contiguous();
     const c10::cuda::CUDAGuard guard(g.device());
-    torch::Tensor grad_a = torch::empty(with_last(g, g.size(-1) / 2), g.options());
-    torch::Tensor grad_b = torch::empty_like(grad_a);
+    torch::Tensor grad_a = fresh(with_last(g, g.size(-1) / 2), g.options());
+    torch::Tensor grad_b = fresh_like(grad_a);
     cuda::join_back(describe(grad_a, saved.empty() ? torch::Tensor() : saved[0],
                              Dropping::load(*context, "key_a", "rate"),
                              Dropping::load(*context, "key_b", "rate")),
@@ -729,13 +790,16 @@ std::unique_ptr<WeightCasts::Scope> WeightCasts::refresh(const torch::nn::Module
 #if TUTTI_TORCH_AT_LEAST(2, 4)
   if (!cuda_autocast_on()) return nullptr;
   torch::NoGradGuard no_grad;
-  if (weights_.empty())
+  if (weights_.empty()) {
+    std::vector<torch::Tensor> biases;
     for (const auto& module : model.modules(/*include_self=*/false)) {
       const auto* linear = dynamic_cast<const LinearImpl*>(module.get());
       if (!linear || linear->weight.scalar_type() != torch::kFloat32) continue;
-      for (const torch::Tensor& weight : {linear->weight, linear->bias})
-        if (weight.defined()) weights_.push_back(weight);
+      weights_.push_back(linear->weight);
+      if (linear->bias.defined()) biases.push_back(linear->bias);
     }
+    weights_.insert(weights_.end(), biases.begin(), biases.end());
+  }
   if (weights_.empty()) return nullptr;
   for (const torch::Tensor& weight : weights_)
     if (!weight.is_cuda() || weight.storage().nbytes() == 0) return nullptr;
@@ -744,9 +808,20 @@ std::unique_ptr<WeightCasts::Scope> WeightCasts::refresh(const torch::nn::Module
       casts_[0].device() != weights_[0].device()) {
     casts_.clear();
     places_.clear();
+    // In one piece, weights first, then biases: those of a layer's query, key and value lie side by
+    // side, and products() takes them at once.
+    constexpr std::int64_t kAlignment = 128;  // elements; 256 bytes
+    std::int64_t total = 0;
+    std::vector<std::int64_t> offsets;
     for (const torch::Tensor& weight : weights_) {
-      places_[weight.unsafeGetTensorImpl()] = casts_.size();
-      casts_.push_back(torch::empty_like(weight, weight.options().dtype(type)));
+      offsets.push_back(total);
+      total += (weight.numel() + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    const torch::Tensor piece = torch::empty({total}, weights_[0].options().dtype(type));
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      places_[weights_[i].unsafeGetTensorImpl()] = i;
+      casts_.push_back(
+          piece.narrow(0, offsets[i], weights_[i].numel()).view(weights_[i].sizes()));
     }
   }
   at::_foreach_copy_(casts_, weights_);
