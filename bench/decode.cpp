@@ -6,17 +6,16 @@
 //
 // Inputs are 30 s of noise. Random weights may end a hypothesis early, so <eos> is made unlikely:
 // every utterance takes exactly --tokens steps, as the ESPnet baseline does. Prints one JSON line;
-// the median of --repeats runs.
+// the median of --repeats runs. --trace writes a profile of one more run for a trace viewer.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <map>
 #include <string>
 
-#include "tutti/core/error.h"
+#include "bench/gpu_bench.h"
 #include "tutti/core/json.h"
 #include "tutti/speech/decoding/asr_search.h"
 
@@ -59,7 +58,7 @@ torch::ScalarType dtype_of(const std::string& name) {
   throw ConfigError(fmt::format("--dtype: got {}, expected float32, bfloat16 or float16", name));
 }
 
-int run(std::map<std::string, std::string> args) {
+int run(bench::Options args) {
   const torch::Device device(args["device"]);
   const torch::ScalarType dtype = dtype_of(args["dtype"]);
   const std::int64_t batch = std::stoll(args["batch"]), beam = std::stoll(args["beam"]),
@@ -98,6 +97,13 @@ int run(std::map<std::string, std::string> args) {
     totals.push_back(total.count() / static_cast<double>(batch));
     encoders.push_back(encoder.count() / static_cast<double>(batch));
   }
+  if (!args["trace"].empty()) {
+    bench::start_profile();
+    const Encoded encoded = model->encode(speech, lengths);
+    search.decode(encoded.out, encoded.lengths);
+    wait();
+    bench::save_profile(args["trace"]);
+  }
   std::sort(totals.begin(), totals.end());
   std::sort(encoders.begin(), encoders.end());
   Json out;
@@ -113,16 +119,16 @@ int run(std::map<std::string, std::string> args) {
 
 int main(int argc, char** argv) {
   try {
-    std::map<std::string, std::string> args{
-        {"size", "tiny"}, {"device", "cpu"}, {"dtype", "float32"}, {"batch", "2"},
-        {"beam", "5"},    {"ctc", "0.3"},    {"tokens", "32"},     {"repeats", "3"}};
-    for (int i = 1; i + 1 < argc; i += 2) {
-      const std::string key =
-          std::string(argv[i]).substr(std::min<std::size_t>(2, std::string(argv[i]).size()));
-      if (args.count(key) == 0) throw ConfigError(fmt::format("unknown option {}", argv[i]));
-      args[key] = argv[i + 1];
-    }
-    return run(args);
+    return run(bench::parse_options(argc, argv,
+                                    {{"size", "tiny"},
+                                     {"device", "cpu"},
+                                     {"dtype", "float32"},
+                                     {"batch", "2"},
+                                     {"beam", "5"},
+                                     {"ctc", "0.3"},
+                                     {"tokens", "32"},
+                                     {"repeats", "3"},
+                                     {"trace", ""}}));
   } catch (const std::exception&) {
     return report_and_exit_code();
   }

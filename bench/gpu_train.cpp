@@ -8,14 +8,12 @@
 // does. --trace writes a profile of three steps for a trace viewer.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
-#include "tutti/core/error.h"
+#include "bench/gpu_bench.h"
 #include "tutti/core/json.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
@@ -79,16 +77,10 @@ class StepClock final : public trainer::Callback {
     torch::cuda::synchronize();
     times.push_back(Clock::now());
     if (trace_file_.empty()) return;
-    using namespace torch::profiler::impl;
-    using namespace torch::autograd::profiler;
-    const ProfilerConfig config(ProfilerState::KINETO);
-    const std::set<ActivityType> activities{ActivityType::CPU, ActivityType::CUDA};
-    if (moment.step == trace_from_) {
-      prepareProfiler(config, activities);
-      enableProfiler(config, activities);
-    } else if (moment.step == trace_from_ + 3) {
-      disableProfiler()->save(trace_file_);
-    }
+    if (moment.step == trace_from_)
+      bench::start_profile();
+    else if (moment.step == trace_from_ + 3)
+      bench::save_profile(trace_file_);
   }
   std::vector<Clock::time_point> times;
 
@@ -97,7 +89,7 @@ class StepClock final : public trainer::Callback {
   std::string trace_file_;
 };
 
-int run(std::map<std::string, std::string> args) {
+int run(bench::Options args) {
   torch::manual_seed(0);
   const std::int64_t steps = std::stoll(args["steps"]), size = std::stoll(args["batch"]);
   const AsrSettings settings = recipe_settings();
@@ -149,17 +141,12 @@ int run(std::map<std::string, std::string> args) {
 
 int main(int argc, char** argv) {
   try {
-    std::map<std::string, std::string> args{{"batch", "32"},
-                                            {"seconds", "14.8"},
-                                            {"steps", "70"},
-                                            {"precision", "bf16-mixed"},
-                                            {"trace", ""}};
-    for (int i = 1; i + 1 < argc; i += 2) {
-      const std::string key = std::string(argv[i]).substr(2);
-      if (args.count(key) == 0) throw ConfigError(fmt::format("unknown option {}", argv[i]));
-      args[key] = argv[i + 1];
-    }
-    return run(args);
+    return run(bench::parse_options(argc, argv,
+                                    {{"batch", "32"},
+                                     {"seconds", "14.8"},
+                                     {"steps", "70"},
+                                     {"precision", "bf16-mixed"},
+                                     {"trace", ""}}));
   } catch (const std::exception&) {
     return report_and_exit_code();
   }

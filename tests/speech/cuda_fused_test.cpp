@@ -7,8 +7,8 @@
 #include "tutti/config/load.h"
 #include "tutti/speech/frontend/spec_augment.h"
 #include "tutti/speech/models/asr_model.h"
-#include "tutti/speech/models/cuda_fused.h"
 #include "tutti/speech/models/fused.h"
+#include "tutti/speech/models/gpu/fused.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/trainer/precision.h"
 
@@ -47,8 +47,7 @@ Tensors run_on(torch::Device device, const Tensors& inputs, Layer layer) {
   Tensors results = layer(x);
   torch::manual_seed(12);
   torch::Tensor loss = torch::zeros({}, device);
-  for (const auto& y : results)
-    loss = loss + (y * torch::randn(y.sizes()).to(device)).sum();
+  for (const auto& y : results) loss = loss + (y * torch::randn(y.sizes()).to(device)).sum();
   for (const auto& g : torch::autograd::grad({loss}, x)) results.push_back(g);
   for (auto& y : results) y = y.detach().cpu().to(torch::kFloat32);
   return results;
@@ -72,12 +71,12 @@ LayerNorm norm_with(const torch::Tensor& weight, const torch::Tensor& bias) {
 TEST_F(SpeechFused, SumsAndNormsEqualTheCpus) {
   for (const std::int64_t width : {128, 256, 384, 512, 768, 1024}) {
     SCOPED_TRACE(width);
-    const Tensors inputs = random_tensors({{3, 37, width}, {3, 37, width}, {width}, {width},
-                                           {width}, {width}});
+    const Tensors inputs =
+        random_tensors({{3, 37, width}, {3, 37, width}, {width}, {width}, {width}, {width}});
     expect_same_on_both(inputs, [](const Tensors& x) -> Tensors {
-      EXPECT_EQ(can_fuse_norm(x[0], *norm_with(x[2], x[3])), x[0].is_cuda());
-      const auto two = add_and_norm(x[0], x[1], 0.5, 0.3, norm_with(x[2], x[3]),
-                                    norm_with(x[4], x[5]));
+      EXPECT_EQ(gpu::can_fuse_norm(x[0], *norm_with(x[2], x[3])), x[0].is_cuda());
+      const auto two =
+          add_and_norm(x[0], x[1], 0.5, 0.3, norm_with(x[2], x[3]), norm_with(x[4], x[5]));
       const auto one = add_and_norm(two.sum, two.first, 2.0, 0.1, norm_with(x[4], x[3]));
       // The sum of `one` is not used: its gradient is undefined.
       return {two.sum, two.second, one.first, norm_of(two.sum, norm_with(x[2], x[5]))};
@@ -85,12 +84,37 @@ TEST_F(SpeechFused, SumsAndNormsEqualTheCpus) {
   }
 }
 
+// A model in bf16: everything of one type, as when decoding.
+TEST_F(SpeechFused, HalfPrecisionModelsAreNearTheExactOnes) {
+  const Tensors inputs =
+      random_tensors({{2, 29, 256}, {2, 29, 256}, {256}, {256}, {2, 29, 512}, {256, 1, 31}, {256}});
+  const auto layer = [](const Tensors& x) -> Tensors {
+    Conv1d conv(Build{.device = torch::kMeta},
+                ConvShape{.in = 256, .out = 256, .kernel = 31, .groups = 256});
+    conv->weight = x[5];
+    conv->bias = x[6];
+    const LayerNorm norm = norm_with(x[2], x[3]);
+    EXPECT_EQ(gpu::can_fuse_norm(x[0], *norm), x[0].is_cuda());
+    EXPECT_EQ(gpu::can_fuse_gate(x[4], *norm, *conv), x[4].is_cuda());
+    const auto sum = add_and_norm(x[0], x[1], 0.5, 0.0, norm, norm_with(x[3], x[2]));
+    return {sum.sum, sum.first, sum.second, gated_convolution(x[4], norm, conv, {}, 0.0)};
+  };
+  Tensors halves, exact;
+  for (const auto& x : inputs) {
+    halves.push_back(x.to(torch::kBFloat16));
+    exact.push_back(halves.back().to(torch::kFloat64));
+  }
+  const Tensors expected = run_on(torch::kCPU, exact, layer);
+  const Tensors got = run_on(torch::kCUDA, halves, layer);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], expected[i], 3e-2)) << i;
+}
+
 TEST_F(SpeechFused, GatedConvolutionEqualsTheCpus) {
-  const torch::Tensor valid = torch::arange(45).unsqueeze(0) < torch::tensor({45, 31, 2}).unsqueeze(1);
+  const torch::Tensor valid =
+      torch::arange(45).unsqueeze(0) < torch::tensor({45, 31, 2}).unsqueeze(1);
   for (const bool padded : {false, true})
     for (const int kernel : {31, 15, 3}) {
-      const Tensors inputs =
-          random_tensors({{3, 45, 512}, {256}, {256}, {256, 1, kernel}, {256}});
+      const Tensors inputs = random_tensors({{3, 45, 512}, {256}, {256}, {256, 1, kernel}, {256}});
       expect_same_on_both(inputs, [&](const Tensors& x) -> Tensors {
         Conv1d conv(Build{.device = torch::kMeta},
                     ConvShape{.in = 256, .out = 256, .kernel = kernel, .groups = 256});
@@ -104,15 +128,18 @@ TEST_F(SpeechFused, GatedConvolutionEqualsTheCpus) {
 
 TEST_F(SpeechFused, JoinQueriesAndDropoutEqualTheCpus) {
   const torch::Tensor valid = torch::arange(21).unsqueeze(0) < torch::tensor({21, 9}).unsqueeze(1);
-  expect_same_on_both(random_tensors({{2, 21, 64}, {2, 21, 64}, {4, 16}, {4, 16}, {64, 1, 31}, {64}}),
-                      [&](const Tensors& x) -> Tensors {
-                        const auto mask = valid.to(x[0].device());
-                        const auto q = position_queries(x[0], x[2], x[3], 0.25);
-                        return {join_dropped(x[0], x[1], mask, 0.4),
-                                join_dropped(x[0], x[1], {}, 0.0), q.with_u_BTHd, q.with_v_HMd,
-                                apply_dropout(x[0], 0.5, true),
-                                depthwise_conv(x[0], x[4], x[5], /*residual=*/true)};
-                      });
+  expect_same_on_both(
+      random_tensors({{2, 21, 64}, {2, 21, 64}, {4, 16}, {4, 16}, {64, 1, 31}, {64}}),
+      [&](const Tensors& x) -> Tensors {
+        const auto mask = valid.to(x[0].device());
+        const auto q = position_queries(x[0], x[2], x[3], 0.25);
+        return {join_dropped(x[0], x[1], mask, 0.4),
+                join_dropped(x[0], x[1], {}, 0.0),
+                q.with_u_BTHd,
+                q.with_v_HMd,
+                apply_dropout(x[0], 0.5, true),
+                depthwise_conv(x[0], x[4], x[5], /*residual=*/true)};
+      });
 }
 
 // Under autocast, against float64 on the CPU.
@@ -163,7 +190,8 @@ AsrModel make_model(const std::string& encoder, const std::string& extra) {
   const std::string text =
       "vocab_size: 17\nencoder: " + encoder +
       "\nencoder_conf: {output_size: 128, attention_heads: 4, linear_units: 256, num_blocks: 2, "
-      "dropout_rate: 0.2, positional_dropout_rate: 0.1, attention_dropout_rate: 0" + extra + "}\n" +
+      "dropout_rate: 0.2, positional_dropout_rate: 0.1, attention_dropout_rate: 0" +
+      extra + "}\n" +
       "decoder: transformer\ndecoder_conf: {dropout_rate: 0.1, positional_dropout_rate: 0.1, "
       "self_attention_dropout_rate: 0, src_attention_dropout_rate: 0}\n"
       "model_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 40}\n";
@@ -207,10 +235,9 @@ double distance(const Gradients& got, const Gradients& expected) {
 TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {
   for (const std::string encoder : {"transformer", "conformer", "e_branchformer"}) {
     SCOPED_TRACE(encoder);
-    const std::string extra =
-        encoder == "e_branchformer"
-            ? ", cgmlp_linear_units: 512, macaron_ffn: true, use_ffn: true"
-            : (encoder == "conformer" ? ", macaron_style: true" : "");
+    const std::string extra = encoder == "e_branchformer"
+                                  ? ", cgmlp_linear_units: 512, macaron_ffn: true, use_ffn: true"
+                                  : (encoder == "conformer" ? ", macaron_style: true" : "");
     const Gradients expected = loss_and_gradients(make_model(encoder, extra), torch::kCPU);
     const Gradients got = loss_and_gradients(make_model(encoder, extra), torch::kCUDA);
     EXPECT_TRUE(close(got.at("loss"), expected.at("loss"), 1e-4));
@@ -224,7 +251,8 @@ TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {
     if (encoder == "e_branchformer") {
       const Gradients twice = loss_and_gradients(
           make_model(encoder, extra + ", gradient_checkpoint_layers: [1, 2]"), torch::kCUDA);
-      // Products may be done in another way then, with other roundings; other drops would be far off.
+      // Products may be done in another way then, with other roundings; other drops would be far
+      // off.
       EXPECT_LT(distance(twice, mixed), 1e-2);
     }
   }

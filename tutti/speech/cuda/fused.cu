@@ -142,7 +142,8 @@ __device__ void walk_columns(std::int64_t rows, int columns, const Sums& to, Vis
 
 dim3 walk_grid(const Matrix& size) {
   const unsigned wide = parts(size.columns, 32 * kPack);
-  const unsigned tall = std::min<unsigned>(kPartialBlocks / 2, std::max(4 * kPartialBlocks / wide, 1U));
+  const unsigned tall =
+      std::min<unsigned>(kPartialBlocks / 2, std::max(4 * kPartialBlocks / wide, 1U));
   return dim3(wide, std::min(parts(size.rows, kRowsAtOnce), tall));
 }
 
@@ -217,10 +218,9 @@ __global__ void activate_kernel(const T* __restrict__ h, Curve curve, Dropout dr
 
 template <class T>
 __global__ void queries_kernel(const T* __restrict__ q, std::int64_t q_row,
-                               const float* __restrict__ u,
-                               const float* __restrict__ v, T* __restrict__ with_u,
-                               T* __restrict__ with_v, std::int64_t rows, int columns,
-                               int head_size, float scale) {
+                               const float* __restrict__ u, const float* __restrict__ v,
+                               T* __restrict__ with_u, T* __restrict__ with_v, std::int64_t rows,
+                               int columns, int head_size, float scale) {
   const std::int64_t at = first_of_pack();
   if (at >= rows * columns) return;
   const std::int64_t row = at / columns;
@@ -358,21 +358,21 @@ __device__ void write_normed(R row, float2 m, const float* weight, const float* 
   row.write(y);
 }
 
-template <class T, class Y, int P, int kChunks>
+template <class X, class T, class Y, int P, int kChunks>
 __global__ void add_norm_kernel(AddNorm call) {
   using R = Row<P, kChunks>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= call.size.rows) return;
   const std::int64_t at = row * R::kColumns;
   R sum;
-  sum.read(call.x + at);
+  sum.read(static_cast<const X*>(call.x) + at);
   if (call.branch != nullptr) {
     R branch;
     branch.read(static_cast<const T*>(call.branch) + at);
     sum.each([&](float& v, int c, int i) {
       v = fmaf(branch.v[c][i], call.factor * keep(call.dropout, at + R::column(c) + i), v);
     });
-    sum.write(call.sum + at);
+    sum.write(static_cast<X*>(call.sum) + at);
   }
   const float2 m = moments(sum, call.eps);
   if (threadIdx.x == 0) {
@@ -415,7 +415,7 @@ __device__ void through_norm(R& grad, R& normal, float rstd) {
   grad.each([&](float& g, int c, int i) { g = rstd * (g - sum - normal.v[c][i] * product); });
 }
 
-template <class T, class Y, int P, int kChunks, int kNorms>
+template <class X, class T, class Y, int P, int kChunks, int kNorms>
 __global__ void add_norm_back_kernel(AddNorm call, AddNormBack back) {
   using R = Row<P, kChunks>;
   R weights[kNorms], sums[2 * kNorms] = {};
@@ -426,7 +426,7 @@ __global__ void add_norm_back_kernel(AddNorm call, AddNormBack back) {
     const std::int64_t at = row * R::kColumns;
     const float mean = call.mean[row], rstd = call.rstd[row];
     R normal, grad = {};
-    normal.read((call.branch != nullptr ? call.sum : call.x) + at);
+    normal.read(static_cast<const X*>(call.branch != nullptr ? call.sum : call.x) + at);
     normal.each([&](float& v, int, int) { v = (v - mean) * rstd; });
 #pragma unroll
     for (int n = 0; n < kNorms; ++n) {
@@ -442,10 +442,10 @@ __global__ void add_norm_back_kernel(AddNorm call, AddNormBack back) {
     through_norm(grad, normal, rstd);
     if (back.grad_sum != nullptr) {
       R outer;
-      outer.read(back.grad_sum + at);
+      outer.read(static_cast<const X*>(back.grad_sum) + at);
       grad.each([&](float& g, int c, int i) { g += outer.v[c][i]; });
     }
-    grad.write(back.grad_x + at);
+    grad.write(static_cast<X*>(back.grad_x) + at);
     if (back.grad_branch == nullptr) continue;
     grad.each([&](float& g, int c, int i) {
       g *= call.factor * keep(call.dropout, at + R::column(c) + i);
@@ -558,17 +558,34 @@ bool knows_norm_width(std::int64_t columns) {
   return false;
 }
 
+namespace {
+
+// Calls f with null pointers of the types of x, branch and y.
+template <class F>
+void with_types(const AddNorm& call, F f) {
+  with_type(call.type, [&](auto* branch) {
+    float* wide = nullptr;
+    if (call.x_type != Number::kFloat)
+      f(branch, branch, branch);
+    else if (call.y_type == Number::kFloat)
+      f(wide, branch, wide);
+    else
+      f(wide, branch, branch);
+  });
+}
+
+template <class Pointer>
+using Pointed = std::remove_pointer_t<Pointer>;
+
+}  // namespace
+
 void add_norm(const AddNorm& call, Stream stream) {
   const dim3 grid(parts(call.size.rows, kWarps)), block(32, kWarps);
   with_width(call.size.columns, [&](auto pack, auto chunks) {
-    with_type(call.type, [&](auto* pointer) {
-      using T = std::remove_pointer_t<decltype(pointer)>;
-      if (call.y_type == Number::kFloat)
-        add_norm_kernel<T, float, decltype(pack)::value, decltype(chunks)::value>
-            <<<grid, block, 0, stream>>>(call);
-      else
-        add_norm_kernel<T, T, decltype(pack)::value, decltype(chunks)::value>
-            <<<grid, block, 0, stream>>>(call);
+    with_types(call, [&](auto* x, auto* branch, auto* y) {
+      add_norm_kernel<Pointed<decltype(x)>, Pointed<decltype(branch)>, Pointed<decltype(y)>,
+                      decltype(pack)::value, decltype(chunks)::value>
+          <<<grid, block, 0, stream>>>(call);
     });
   });
   check_launch("add_norm");
@@ -578,18 +595,15 @@ void add_norm_back(const AddNorm& call, const AddNormBack& back, Stream stream) 
   const dim3 grid(walkers(call.size)), block(32, kWarps);
   const int norms = call.norms[1].weight != nullptr ? 2 : 1;
   with_width(call.size.columns, [&](auto pack, auto chunks) {
-    with_type(call.type, [&](auto* pointer) {
-      using T = std::remove_pointer_t<decltype(pointer)>;
+    with_types(call, [&](auto* x, auto* branch, auto* y) {
+      using X = Pointed<decltype(x)>;
+      using T = Pointed<decltype(branch)>;
+      using Y = Pointed<decltype(y)>;
       constexpr int kP = decltype(pack)::value, kC = decltype(chunks)::value;
-      const bool plain = call.y_type == Number::kFloat;
-      if (norms == 1 && plain)
-        add_norm_back_kernel<T, float, kP, kC, 1><<<grid, block, 0, stream>>>(call, back);
-      else if (norms == 1)
-        add_norm_back_kernel<T, T, kP, kC, 1><<<grid, block, 0, stream>>>(call, back);
-      else if (plain)
-        add_norm_back_kernel<T, float, kP, kC, 2><<<grid, block, 0, stream>>>(call, back);
+      if (norms == 1)
+        add_norm_back_kernel<X, T, Y, kP, kC, 1><<<grid, block, 0, stream>>>(call, back);
       else
-        add_norm_back_kernel<T, T, kP, kC, 2><<<grid, block, 0, stream>>>(call, back);
+        add_norm_back_kernel<X, T, Y, kP, kC, 2><<<grid, block, 0, stream>>>(call, back);
     });
   });
   launch_finish(back.partials, back.grad_parameters, 2 * norms, static_cast<int>(grid.x),
@@ -681,9 +695,9 @@ void gate_norm_back(const Gate& call, const void* g, void* grad_h, float* grad_p
 void gate_multiply(const Gate& call, const void* gate, void* y, Stream stream) {
   with_type(call.type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    gate_multiply_kernel<T><<<packs(call.size), 256, 0, stream>>>(
-        as<T>(call.h), as<T>(gate), call.dropout, as<T>(y), call.size.rows,
-        static_cast<int>(call.size.columns));
+    gate_multiply_kernel<T>
+        <<<packs(call.size), 256, 0, stream>>>(as<T>(call.h), as<T>(gate), call.dropout, as<T>(y),
+                                               call.size.rows, static_cast<int>(call.size.columns));
   });
   check_launch("gate_multiply");
 }

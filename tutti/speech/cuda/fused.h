@@ -1,7 +1,8 @@
 // GPU kernels that do in one pass over memory what a layer does between two matrix products. As
 // kernels.h: plain pointers to contiguous device memory, queued on `stream`, callers check shapes
 // and types. Matrices are (rows, columns). Sums over rows are made of partial sums in a fixed
-// order, so results do not change from run to run; `partials` is scratch of partial_floats() floats.
+// order, so results do not change from run to run; `partials` is scratch of partial_floats()
+// floats.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct Matrix {
 
 // Where sums over rows go.
 struct Sums {
-  float* totals = nullptr;      // (sums, columns)
-  float* partials = nullptr;    // scratch
+  float* totals = nullptr;       // (sums, columns)
+  float* partials = nullptr;     // scratch
   unsigned* counters = nullptr;  // kCounters zeros; zeros again when the kernel is done
 };
 constexpr int kCounters = 1024;  // matrices have at most 256 times as many columns
@@ -39,21 +40,22 @@ bool knows_norm_width(std::int64_t columns);
 struct Norm {
   const float* weight = nullptr;
   const float* bias = nullptr;
-  void* y = nullptr;         // forward: the result
-  const void* g = nullptr;   // backward: its gradient, or null
+  void* y = nullptr;        // forward: the result
+  const void* g = nullptr;  // backward: its gradient, or null
 };
 
 // sum = x + factor * dropout(branch), y = norm(sum) for one or two norms (the second's weight may
-// be null). x and sum are float, branch of type `type` or null (then `sum` is not written), y of
-// type `y_type`.
+// be null). branch is of type `type` or null (then `sum` is not written), x and sum are float or of
+// that type, and so is y.
 struct AddNorm {
   Matrix size;
-  const float* x = nullptr;
+  Number x_type = Number::kFloat;
+  const void* x = nullptr;
   Number type = Number::kFloat;
   const void* branch = nullptr;
   float factor = 1;
   Dropout dropout;
-  float* sum = nullptr;
+  void* sum = nullptr;
   Number y_type = Number::kFloat;
   Norm norms[2];
   float eps = 1e-12F;
@@ -62,12 +64,13 @@ struct AddNorm {
 };
 void add_norm(const AddNorm& call, Stream stream);
 
-// grad_x = grad_sum (may be null) + through the norms; grad_branch (or null) of type `type`.
+// grad_x = grad_sum (may be null) + through the norms, of x's type; grad_branch (or null) of type
+// `type`.
 // grad_parameters (float, (4, columns)): weight and bias of the first norm, then of the second.
 // Reads sum, mean, rstd, norms[].weight and norms[].g.
 struct AddNormBack {
-  const float* grad_sum = nullptr;
-  float* grad_x = nullptr;
+  const void* grad_sum = nullptr;
+  void* grad_x = nullptr;
   void* grad_branch = nullptr;
   float* grad_parameters = nullptr;
   float* partials = nullptr;  // for 4 sums
@@ -86,8 +89,8 @@ void activate_back(Number type, const void* g, const void* h, Curve curve, const
 // Sums over rows of g; columns a multiple of 8.
 void column_sums(Number type, const void* g, const Sums& to, const Matrix& size, Stream stream);
 
-// q (rows, heads * d; rows q_row elements apart) to with_u = q + u of the same shape and with_v = (q + v) * scale, (heads,
-// rows, d). u and v are float (heads * d); d a multiple of 8.
+// q (rows, heads * d; rows q_row elements apart) to with_u = q + u of the same shape and with_v =
+// (q + v) * scale, (heads, rows, d). u and v are float (heads * d); d a multiple of 8.
 struct Queries {
   Matrix size;
   std::int64_t head_size = 0;

@@ -95,7 +95,8 @@ Plan make_plan(cublasLtHandle_t handle, const Gemm& call, bool with_bias, std::u
 
 void forget(Plan& plan) {
   cublasLtMatmulDescDestroy(plan.operation);
-  for (cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.d}) cublasLtMatrixLayoutDestroy(layout);
+  for (cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.d})
+    cublasLtMatrixLayoutDestroy(layout);
 }
 
 constexpr std::size_t kMaxPlans = 4096;  // every length of a batch has its own forty
@@ -130,9 +131,8 @@ void gemm(const Gemm& call, const void* a, const void* b, const void* bias, void
     found = known.plans.end();
   }
   if (found == known.plans.end())
-    found = known.plans
-                .emplace(key, make_plan(handle, call, bias != nullptr, alignment, bytes))
-                .first;
+    found =
+        known.plans.emplace(key, make_plan(handle, call, bias != nullptr, alignment, bytes)).first;
   const Plan& plan = found->second;
   if (bias != nullptr)
     check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,

@@ -18,8 +18,8 @@ struct Gemm {
   Number in = Number::kBFloat16, out = Number::kBFloat16;
 };
 
-// `bias` may be null and is of type `out`. `workspace` is scratch of `bytes` bytes. Each thread asks
-// on its own, for the current device.
+// `bias` may be null and is of type `out`. `workspace` is scratch of `bytes` bytes. Each thread
+// asks on its own, for the current device.
 void gemm(const Gemm& call, const void* a, const void* b, const void* bias, void* d,
           void* workspace, std::size_t bytes, Stream stream);
 

@@ -11,27 +11,36 @@ constexpr int kRows = 4;           // threads along time
 constexpr int kSteps = 16;         // frames of a thread
 constexpr int kFrames = kRows * kSteps;
 
-// Rows first, first + 1, .. of one utterance and kTile channels, as floats; 0 outside. Threads are
-// (kLanes, any).
+// Two neighbouring channels of frame t; 0 outside.
+template <class T>
+__device__ inline float2 load_pair(const T* x, int t, int frames, int channels, int c) {
+  if (t < 0 || t >= frames || c >= channels) return make_float2(0, 0);
+  const T* from = x + static_cast<std::int64_t>(t) * channels + c;
+  if (channels % 2 == 0) {
+    float pair[2];
+    read_pack(from, pair);
+    return make_float2(pair[0], pair[1]);
+  }
+  return make_float2(to_float(from[0]), c + 1 < channels ? to_float(from[1]) : 0.0F);
+}
+
+// Rows first, first + 1, .. of one utterance and kTile channels, as floats. Threads are (kLanes,
+// any); each has eight loads on their way at a time.
 template <class T>
 __device__ void load_tile(const T* x, float* tile, int first, int rows, int frames, int channels,
                           int channel) {
-  const int c = channel + 2 * threadIdx.x;
-  for (int row = threadIdx.y; row < rows; row += blockDim.y) {
-    const int t = first + row;
-    float2 v = make_float2(0, 0);
-    if (t >= 0 && t < frames && c < channels) {
-      const T* from = x + static_cast<std::int64_t>(t) * channels + c;
-      if (channels % 2 == 0) {
-        float pair[2];
-        read_pack(from, pair);
-        v = make_float2(pair[0], pair[1]);
-      } else {
-        v.x = to_float(from[0]);
-        if (c + 1 < channels) v.y = to_float(from[1]);
-      }
+  constexpr int kAhead = 8;
+  for (int row = threadIdx.y; row < rows; row += kAhead * blockDim.y) {
+    float2 values[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      values[i] = load_pair(x, first + row + i * static_cast<int>(blockDim.y), frames, channels,
+                            channel + 2 * static_cast<int>(threadIdx.x));
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int to = row + i * static_cast<int>(blockDim.y);
+      if (to < rows) *reinterpret_cast<float2*>(tile + to * kTile + 2 * threadIdx.x) = values[i];
     }
-    *reinterpret_cast<float2*>(tile + row * kTile + 2 * threadIdx.x) = v;
   }
 }
 
@@ -120,8 +129,8 @@ constexpr int kMaxTaps = 64;
 constexpr int kChunk = 64;  // frames between two loads
 
 // One block sums over a part of the batch for kTile channels; its sums go to partials (gridDim.y,
-// kernel + 1, channels), those of the bias last. Thread row y has taps 8y .. 8y+7; of every frame of
-// g and x it takes it uses each eight times.
+// kernel + 1, channels), those of the bias last. Thread row y has taps 8y .. 8y+7; of every frame
+// of g and x it takes it uses each eight times.
 template <class X, class G>
 __global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, float* partials,
                           int batch, int frames, int channels, int kernel) {

@@ -28,8 +28,8 @@ void depthwise_conv(Number x_type, const void* x, const float* w, const float* b
                     ConvVariant variant, Number y_type, void* y, const ConvSize& size,
                     Stream stream);
 
-// grad_w[c,k] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c] (float),
-// added up in a fixed order. `partials` is scratch of depthwise_conv_partials() floats.
+// grad_w[c,k] = sum_{b,t} g[b,t,c] * x[b, t+k-pad, c] and grad_bias[c] = sum_{b,t} g[b,t,c]
+// (float), added up in a fixed order. `partials` is scratch of depthwise_conv_partials() floats.
 std::int64_t depthwise_conv_partials(const ConvSize& size);
 void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
                             float* grad_w, float* grad_bias, float* partials, const ConvSize& size,

@@ -32,8 +32,8 @@ __global__ void augment(SpecAugment call, const float* __restrict__ x, float* __
   int rows[4] = {t, t, t, t};
   float weights[4] = {1, 0, 0, 0};
   if (call.lengths != nullptr && call.centers[b] != 0 && t < call.lengths[b]) {
-    const int length = static_cast<int>(call.lengths[b]), center = static_cast<int>(call.centers[b]),
-              warped = static_cast<int>(call.warped[b]);
+    const int length = static_cast<int>(call.lengths[b]),
+              center = static_cast<int>(call.centers[b]), warped = static_cast<int>(call.warped[b]);
     // Each frame belongs to the left or the right piece; both are stretched on their own.
     const bool left = t < warped;
     const int begin_out = left ? 0 : warped, begin_in = left ? 0 : center;

@@ -9,7 +9,7 @@
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
 #include "tutti/speech/cuda/spec_augment.h"
-#include "tutti/speech/models/cuda_call.h"
+#include "tutti/speech/models/gpu/call.h"
 #endif
 
 namespace tutti::speech {
@@ -79,8 +79,7 @@ Plan draw_plan(const Features& features, const SpecAugmentSettings& settings) {
     low = std::max<std::int64_t>(0, std::llround(std::floor(total * least)));
     high = std::min(frames, static_cast<std::int64_t>(std::floor(total * most)));
   }
-  if (high > low)
-    plan.across_time = draw_stripes(batch, frames, low, high, settings.num_time_mask);
+  if (high > low) plan.across_time = draw_stripes(batch, frames, low, high, settings.num_time_mask);
   return plan;
 }
 

@@ -7,7 +7,7 @@
 
 #include "tutti/speech/cuda/ctc.h"
 #include "tutti/speech/models/cuda_ops.h"
-#include "tutti/speech/models/cuda_call.h"
+#include "tutti/speech/models/gpu/call.h"
 
 namespace tutti::speech {
 
@@ -54,8 +54,7 @@ class CudaCtcLoss : public torch::autograd::Function<CudaCtcLoss> {
       enter_gradient_state(state, ways, links);
     }
     const cuda::CtcTexts texts = ctc_texts(text, lengths_2B);
-    cuda::ctc_frames(number_of(logits), logits.data_ptr(), texts, state, size,
-                     stream_of(logits));
+    cuda::ctc_frames(number_of(logits), logits.data_ptr(), texts, state, size, stream_of(logits));
     cuda::ctc_recursions(texts, state, zero_infinity, losses.data_ptr<float>(), size,
                          stream_of(logits));
     if (with_gradient)

@@ -7,7 +7,7 @@
 
 #include "tutti/speech/cuda/input_conv.h"
 #include "tutti/speech/models/cuda_ops.h"
-#include "tutti/speech/models/cuda_call.h"
+#include "tutti/speech/models/gpu/call.h"
 
 namespace tutti::speech {
 
@@ -107,8 +107,7 @@ class CudaConvRelu : public torch::autograd::Function<CudaConvRelu> {
                                                 /*copy=*/false, kChannelsLast);
     torch::Tensor y = at::conv2d(x, weight, {}, {stride, stride}).contiguous(kChannelsLast);
     // Nobody else has seen y yet.
-    cuda::bias_relu(number_of(y), y.data_ptr(), bias.data_ptr<float>(), rows_size(y),
-                    stream_of(y));
+    cuda::bias_relu(number_of(y), y.data_ptr(), bias.data_ptr<float>(), rows_size(y), stream_of(y));
     context->save_for_backward({x, weight, y});
     context->saved_data["stride"] = stride;
     context->saved_data["weight_type"] = static_cast<std::int64_t>(weight_DCKK.scalar_type());

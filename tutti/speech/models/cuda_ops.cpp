@@ -3,8 +3,8 @@
 #include "tutti/core/error.h"
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
-#include "tutti/speech/models/cuda_call.h"
-#include "tutti/speech/models/cuda_conv.h"
+#include "tutti/speech/models/gpu/call.h"
+#include "tutti/speech/models/gpu/conv.h"
 
 namespace tutti::speech {
 
@@ -168,8 +168,8 @@ namespace tutti::speech {
 
 bool has_cuda_ops(const torch::Tensor&) { return false; }
 
-torch::Tensor cuda_depthwise_conv(const torch::Tensor&, const torch::Tensor&,
-                                  const torch::Tensor&, bool) {
+torch::Tensor cuda_depthwise_conv(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                                  bool) {
   throw InternalError("this build has no GPU kernels");
 }
 

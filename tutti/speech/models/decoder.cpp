@@ -83,8 +83,9 @@ torch::Tensor DecoderLayerImpl::forward(torch::Tensor tgt, const torch::Tensor& 
   return add_dropped(x.sum, feed_forward_(x.first), 1.0, rate);
 }
 
-torch::Tensor DecoderLayerImpl::project_memory(const torch::Tensor& memory_UTD) {
-  return torch::stack({src_attn_->project_key(memory_UTD), src_attn_->project_value(memory_UTD)});
+void DecoderLayerImpl::project_memory(const torch::Tensor& memory_UTD, torch::Tensor kv) {
+  kv[0].copy_(src_attn_->project_key(memory_UTD));
+  kv[1].copy_(src_attn_->project_value(memory_UTD));
 }
 
 torch::Tensor DecoderLayerImpl::step(torch::Tensor x, const DecoderCache& cache, std::int64_t layer,
@@ -177,11 +178,13 @@ DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,
   torch::NoGradGuard no_grad;
   DecoderCache cache;
   cache.beam = beam;
-  std::vector<torch::Tensor> memory;
-  for (auto& layer : layers_) memory.push_back(layer->project_memory(memory_UTD));
-  cache.memory_kv = torch::stack(memory);
-  cache.memory_bias = key_bias(memory_lengths, memory_UTD.size(1), cache.memory_kv.options());
   const std::int64_t heads = settings_.attention_heads;
+  cache.memory_kv = torch::empty({settings_.num_blocks, 2, memory_UTD.size(0), heads,
+                                  memory_UTD.size(1), settings_.size / heads},
+                                 memory_UTD.options());
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    layers_[i]->project_memory(memory_UTD, cache.memory_kv[static_cast<std::int64_t>(i)]);
+  cache.memory_bias = key_bias(memory_lengths, memory_UTD.size(1), cache.memory_kv.options());
   cache.self_kv = torch::zeros({settings_.num_blocks, 2, memory_UTD.size(0) * beam, heads,
                                 std::max<std::int64_t>(capacity, 1), settings_.size / heads},
                                cache.memory_kv.options());

@@ -77,8 +77,8 @@ class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable 
   // x (N, L, D) new tokens of layer `layer` of the cache.
   torch::Tensor step(torch::Tensor x, const DecoderCache& cache, std::int64_t layer,
                      const torch::Tensor& causal_bias);
-  // Keys and values of the memory, (2, U, H, T, dk).
-  torch::Tensor project_memory(const torch::Tensor& memory_UTD);
+  // Writes keys and values of the memory to kv (2, U, H, T, dk).
+  void project_memory(const torch::Tensor& memory_UTD, torch::Tensor kv);
 
  private:
   Attention self_attn_{nullptr}, src_attn_{nullptr};

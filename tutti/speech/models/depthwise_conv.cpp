@@ -115,11 +115,10 @@ torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& we
                     weight_C1K.scalar_type() == torch::kFloat32 && kernel % 2 == 1;
   if (kernel % 2 == 1 && kernel < 64 && has_cuda_ops(x_BTC))
     return cuda_depthwise_conv(x_BTC, weight_C1K, bias_C, residual);
-  const torch::Tensor y =
-      ours ? DepthwiseConv::apply(x_BTC, weight_C1K, bias_C)
-           : torch::conv1d(x_BTC.transpose(1, 2), weight_C1K, bias_C, 1, (kernel - 1) / 2, 1,
-                           weight_C1K.size(0))
-                 .transpose(1, 2);
+  const torch::Tensor y = ours ? DepthwiseConv::apply(x_BTC, weight_C1K, bias_C)
+                               : torch::conv1d(x_BTC.transpose(1, 2), weight_C1K, bias_C, 1,
+                                               (kernel - 1) / 2, 1, weight_C1K.size(0))
+                                     .transpose(1, 2);
   return residual ? x_BTC + y : y;
 }
 

@@ -1,8 +1,8 @@
 // Dropout that is cheap on a CPU: torch draws a double from a Mersenne twister for every element,
 // which was a fifth of a training step of a small model. Here one draw from torch's generator keys
 // a hash of the element's index, which vectorises; the backward pass hashes again instead of
-// keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout. GPUs
-// do the same (cuda/fused.cu): a model drops the same elements on both.
+// keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout.
+// GPUs do the same (cuda/fused.cu): a model drops the same elements on both.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
@@ -11,8 +11,8 @@
 #include <mutex>
 
 #include "tutti/core/vector_clones.h"
-#include "tutti/speech/models/cuda_fused.h"
 #include "tutti/speech/models/dropout.h"
+#include "tutti/speech/models/gpu/fused.h"
 #include "tutti/speech/models/modules.h"
 
 namespace tutti::speech {
@@ -76,9 +76,10 @@ std::uint64_t draw_dropout_key() {
 
 torch::Tensor apply_dropout(const torch::Tensor& x, double rate, bool training) {
   if (!training || rate <= 0) return x;
-  if (rate < 1 && can_fuse_dropout(x)) return fused_dropout(x, rate);
+  if (rate < 1 && gpu::can_fuse_dropout(x)) return gpu::fused_dropout(x, rate);
   const bool ours = x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && rate < 1;
-  return ours ? CpuDropout::apply(x, rate, static_cast<std::int64_t>(draw_dropout_key())) : torch::dropout(x, rate, true);
+  return ours ? CpuDropout::apply(x, rate, static_cast<std::int64_t>(draw_dropout_key()))
+              : torch::dropout(x, rate, true);
 }
 
 }  // namespace tutti::speech

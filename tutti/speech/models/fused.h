@@ -2,8 +2,8 @@
 //
 // On a GPU each of these is one kernel forward and one or two backward (cuda/fused.h), and under
 // autocast results come in the type the next product wants. Elsewhere, and for types and sizes the
-// kernels do not know, they are torch's operations; the meaning is the same. Dropout rates are those
-// to apply now: 0 outside training.
+// kernels do not know, they are torch's operations; the meaning is the same. Dropout rates are
+// those to apply now: 0 outside training.
 #pragma once
 
 #include <torch/types.h>

@@ -122,8 +122,8 @@ class Adam final : public Optimizer {
       if (!parameter.grad().defined()) continue;
       at::Tensor& number = numbers[++slots_[i].step];
       if (!number.defined())
-        number =
-            at::full({}, static_cast<double>(slots_[i].step), parameter.options().dtype(at::kFloat));
+        number = at::full({}, static_cast<double>(slots_[i].step),
+                          parameter.options().dtype(at::kFloat));
       parameters.push_back(parameter);
       gradients.push_back(parameter.grad());
       averages.push_back(slot_tensor(i, "exp_avg"));

@@ -1,11 +1,12 @@
-// The GPU side of fused.h. Without kernels nothing can be fused. Internal to models/.
+// The GPU side of models/fused.h; without kernels (absent.cpp) nothing can be fused. Internal to
+// models/.
 #pragma once
 
 #include <optional>
 
 #include "tutti/speech/models/fused.h"
 
-namespace tutti::speech {
+namespace tutti::speech::gpu {
 
 // Autocast's type where it is on for GPUs and x lies on one.
 std::optional<torch::ScalarType> fused_product_type(const torch::Tensor& x);
@@ -42,4 +43,4 @@ bool can_fuse_join(const torch::Tensor& a_BTC, const torch::Tensor& b_BTC);
 torch::Tensor fused_join(const torch::Tensor& a_BTC, const torch::Tensor& b_BTC,
                          const torch::Tensor& valid_BT, double rate);
 
-}  // namespace tutti::speech
+}  // namespace tutti::speech::gpu
