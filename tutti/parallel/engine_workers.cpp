@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -280,8 +281,11 @@ void Engine::shut_down() {
     if (worker.phase == Phase::kStarting || worker.phase == Phase::kDying) continue;
     waiting = send(worker, wire::encode(wire::Stop{})) || waiting;
   }
-  // Plugins' teardown gets a moment; a worker inside an item does not hold us up longer.
+  // Plugins' teardown gets a moment; a worker inside an item does not hold us up longer. A process
+  // of ours is seen to end; of a scheduler's job we only hear after a while, so there a worker's
+  // farewell, its last act, must do.
   const auto deadline = SteadyClock::now() + milliseconds(1000);
+  std::optional<TimePoint> all_said_bye;
   while (waiting && SteadyClock::now() < deadline) {
     zmq_pollitem_t item{router_, 0, ZMQ_POLLIN, 0};
     ::zmq_poll(&item, 1, 1);
@@ -289,8 +293,15 @@ void Engine::shut_down() {
     for (const JobStatus& job : backend_->poll())
       if (job.phase != JobPhase::kPending && job.phase != JobPhase::kRunning)
         for (const int id : job.worker_ids) workers_.erase(id);
-    waiting = std::any_of(workers_.begin(), workers_.end(),
-                          [](const auto& entry) { return entry.second.phase != Phase::kStarting; });
+    waiting = false;
+    bool someone_works = false;
+    for (const auto& [id, worker] : workers_) {
+      waiting = waiting || worker.phase != Phase::kStarting;
+      someone_works = someone_works || (worker.phase != Phase::kStarting && !worker.said_bye);
+    }
+    if (someone_works) continue;
+    if (!all_said_bye) all_said_bye = SteadyClock::now();
+    if (SteadyClock::now() - *all_said_bye > milliseconds(50)) break;
   }
   backend_->cancel();
   backend_.reset();
