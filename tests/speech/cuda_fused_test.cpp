@@ -1,28 +1,18 @@
 // Layers fused for GPUs: the same results, gradients and dropped elements as on the CPU.
-#include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
-#include "tutti/config/load.h"
 #include "tutti/speech/frontend/spec_augment.h"
-#include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/fused.h"
 #include "tutti/speech/models/gpu/fused.h"
-#include "tutti/speech/models/model_config.h"
 #include "tutti/trainer/precision.h"
 
 namespace tutti::speech {
 namespace {
 
-class SpeechFused : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
-    at::globalContext().setAllowTF32CuDNN(false);
-    at::globalContext().setAllowTF32CuBLAS(false);
-  }
-};
+using SpeechFused = GpuTest;
 
 using Tensors = std::vector<torch::Tensor>;
 
@@ -187,49 +177,14 @@ TEST_F(SpeechFused, SpecAugmentHidesAndWarpsTheSame) {
 }
 
 AsrModel make_model(const std::string& encoder, const std::string& extra) {
-  const std::string text =
+  return model_from(
       "vocab_size: 17\nencoder: " + encoder +
       "\nencoder_conf: {output_size: 128, attention_heads: 4, linear_units: 256, num_blocks: 2, "
       "dropout_rate: 0.2, positional_dropout_rate: 0.1, attention_dropout_rate: 0" +
-      extra + "}\n" +
-      "decoder: transformer\ndecoder_conf: {dropout_rate: 0.1, positional_dropout_rate: 0.1, "
+      extra +
+      "}\ndecoder: transformer\ndecoder_conf: {dropout_rate: 0.1, positional_dropout_rate: 0.1, "
       "self_attention_dropout_rate: 0, src_attention_dropout_rate: 0}\n"
-      "model_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 40}\n";
-  config::Problems problems;
-  const AsrSettings settings =
-      read_asr_model_block(config::parse_yaml(text, "model.yaml"), false, problems);
-  EXPECT_EQ(problems.describe(), "");
-  torch::manual_seed(4);
-  return AsrModel(Build{}, settings);
-}
-
-using Gradients = std::map<std::string, torch::Tensor>;
-
-Gradients loss_and_gradients(AsrModel model, torch::Device device) {
-  model->to(device);
-  torch::manual_seed(9);
-  AsrBatch batch;
-  batch.speech = (torch::randn({3, 30000}) * 0.1).to(device);
-  batch.speech_lengths = {30000, 24001, 17000};
-  batch.text =
-      torch::tensor({{1, 2, 3, 7}, {4, 5, 8, -1}, {6, 6, -1, -1}}, torch::kInt64).to(device);
-  batch.text_lengths = {4, 3, 2};
-  const torch::Tensor loss = model->forward(batch).loss;
-  loss.backward();
-  Gradients result{{"loss", loss.detach().cpu()}};
-  for (const auto& item : model->named_parameters()) result[item.key()] = item.value().grad().cpu();
-  return result;
-}
-
-// Largest difference of a gradient, as a part of the largest gradient.
-double distance(const Gradients& got, const Gradients& expected) {
-  double largest = 0, difference = 0;
-  for (const auto& [name, gradient] : expected) {
-    if (name == "loss") continue;
-    largest = std::max(largest, gradient.abs().max().item<double>());
-    difference = std::max(difference, (got.at(name) - gradient).abs().max().item<double>());
-  }
-  return difference / largest;
+      "model_conf: {ctc_weight: 0.3}\nfrontend_conf: {n_mels: 40}\n");
 }
 
 TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {

@@ -1,11 +1,11 @@
 // The GPU kernels of input layers and of CTC against torch in double precision.
-#include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <limits>
 
+#include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/losses/cuda_ctc.h"
 #include "tutti/speech/models/cuda_input.h"
@@ -14,11 +14,10 @@
 namespace tutti::speech {
 namespace {
 
-class SpeechCudaInput : public ::testing::Test {
+class SpeechCudaInput : public GpuTest {
  protected:
   void SetUp() override {
-    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
-    at::globalContext().setAllowTF32CuDNN(false);
+    GpuTest::SetUp();
     torch::manual_seed(3);
   }
 };
