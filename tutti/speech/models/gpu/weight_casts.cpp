@@ -12,10 +12,10 @@ thread_local const WeightCasts* current_casts = nullptr;
 }  // namespace
 
 torch::Tensor gpu::cast_weight(const torch::Tensor& weight, torch::ScalarType type) {
-  if (weight.scalar_type() == type) return weight;
+  if (weight.scalar_type() == type) return weight.contiguous();
   if (current_casts)
     if (torch::Tensor found = current_casts->find(weight, type); found.defined()) return found;
-  return weight.to(type);
+  return weight.to(type).contiguous();
 }
 
 WeightCasts::Scope::Scope(const WeightCasts* casts) : before_(current_casts) {
