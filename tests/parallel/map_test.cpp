@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tests/parallel/items.h"
+#include "tests/parallel/processes.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -52,16 +53,8 @@ class MapTest : public ::testing::Test {
   // Processes that carry `word` on their command line.
   static int processes_with(const std::string& word) {
     int count = 0;
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      const std::string name = entry.path().filename();
-      if (name.find_first_not_of("0123456789") != std::string::npos ||
-          name == std::to_string(::getpid()))
-        continue;
-      std::ifstream in(entry.path() / "cmdline");
-      const std::string text((std::istreambuf_iterator<char>(in)),
-                             std::istreambuf_iterator<char>());
-      if (text.find(word) != std::string::npos) ++count;
-    }
+    for (const pid_t pid : all_pids())
+      if (pid != ::getpid() && proc_text(pid, "cmdline").find(word) != std::string::npos) ++count;
     return count;
   }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/parallel/items.h"
+#include "tests/parallel/processes.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
@@ -115,9 +116,7 @@ TEST_F(AsyncChaos, AllKilledAtOnceTheFolderSaysSoAndResumes) {
   ASSERT_TRUE(wait_until([&] { return count_items(out).ok >= 50; }));
   // Supervisors first (the parents), so that nobody is started again.
   for (const pid_t pid : alive(out)) {
-    std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
-    const auto at = status.find("PPid:");
-    ::kill(std::stoi(status.substr(at + 5)), SIGKILL);
+    if (const pid_t parent = parent_of(pid); parent > 1) ::kill(parent, SIGKILL);
   }
   ASSERT_TRUE(wait_until([&] { return alive(out).empty(); }));
   EXPECT_EQ(async_state(out, false)->state, "died");

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/parallel/items.h"
+#include "tests/parallel/processes.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -50,17 +51,13 @@ class AsyncMap : public ::testing::Test {
   // Worker processes of the run that do items (not their supervisors).
   std::vector<pid_t> workers() const {
     std::vector<pid_t> pids;
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      const std::string name = entry.path().filename();
-      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-      std::ifstream in(entry.path() / "cmdline");
-      std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-      std::replace(text.begin(), text.end(), '\0', ' ');
+    for (const pid_t pid : all_pids()) {
+      const std::string text = proc_text(pid, "cmdline");
       if (text.find("--run " + out_.string() + " ") != std::string::npos &&
           text.find("--name") != std::string::npos)
-        pids.push_back(std::stoi(name));
+        pids.push_back(pid);
     }
-    return pids;
+    return without_forks(pids);
   }
   std::string results(const fs::path& out) const { return read_file(out / "results.jsonl"); }
 

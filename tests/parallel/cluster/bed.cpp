@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/parallel/processes.h"
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -27,30 +28,8 @@ std::string bed_script(const std::string& name, const char* script) {
   return std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name + "/" + script;
 }
 
-}  // namespace
-
-namespace {
-
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-std::vector<pid_t> all_pids() {
-  std::vector<pid_t> pids;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc"))
-    if (const std::string name = entry.path().filename(); is_number(name))
-      pids.push_back(std::stoi(name));
-  std::sort(pids.begin(), pids.end());
-  return pids;
-}
-
-// Empty when the process has gone, which may be in the middle of reading.
-std::string proc_text(pid_t pid, const char* file) try {
-  std::string text = read_file("/proc/" + std::to_string(pid) + "/" + file);
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  return text;
-} catch (const Error&) {
-  return "";
 }
 
 // Processes that have the bed as program, folder, open file or argument.
@@ -274,7 +253,7 @@ std::vector<pid_t> BedTest::worker_pids(const std::filesystem::path& out) {
         !supervisor)
       found.push_back(pid);
   }
-  return found;
+  return without_forks(found);
 }
 
 std::string BedTest::sh(const std::string& line) {

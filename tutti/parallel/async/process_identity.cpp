@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/network.h"
 
@@ -13,8 +14,12 @@ namespace tutti::parallel {
 namespace {
 
 std::string start_time_of(long pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  try {
+    text = read_file(fmt::format("/proc/{}/stat", pid));
+  } catch (const Error&) {  // gone, perhaps while we were reading
+    return "";
+  }
   const auto close = text.rfind(')');
   if (close == std::string::npos) return "";
   const auto words = split_words(std::string_view(text).substr(close + 1));
