@@ -1,40 +1,14 @@
 #include "tutti/trainer/precision.h"
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/trainer/autocast.h"
 #include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
-namespace {
-
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-bool autocast_on(at::DeviceType d) { return at::autocast::is_autocast_enabled(d); }
-void set_autocast(at::DeviceType d, bool on) { at::autocast::set_autocast_enabled(d, on); }
-at::ScalarType autocast_type(at::DeviceType d) { return at::autocast::get_autocast_dtype(d); }
-void set_autocast_type(at::DeviceType d, at::ScalarType t) {
-  at::autocast::set_autocast_dtype(d, t);
-}
-#else
-bool autocast_on(at::DeviceType d) {
-  return d == at::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
-}
-void set_autocast(at::DeviceType d, bool on) {
-  d == at::kCPU ? at::autocast::set_cpu_enabled(on) : at::autocast::set_enabled(on);
-}
-at::ScalarType autocast_type(at::DeviceType d) {
-  return d == at::kCPU ? at::autocast::get_autocast_cpu_dtype()
-                       : at::autocast::get_autocast_gpu_dtype();
-}
-void set_autocast_type(at::DeviceType d, at::ScalarType t) {
-  d == at::kCPU ? at::autocast::set_autocast_cpu_dtype(t) : at::autocast::set_autocast_gpu_dtype(t);
-}
-#endif
-
-}  // namespace
 
 PrecisionMode parse_precision(const std::string& text) {
   if (text == "32" || text == "32-true") return PrecisionMode::k32;

@@ -1,6 +1,5 @@
 #include "tutti/trainer/recompute.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <set>
@@ -8,42 +7,14 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/autocast.h"
 #include "tutti/trainer/strategies/units.h"
-#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 
 namespace {
 
 using Function = std::function<torch::Tensor(const torch::Tensor&)>;
-
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-bool autocast_on(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
-void set_autocast_on(at::DeviceType device, bool on) {
-  at::autocast::set_autocast_enabled(device, on);
-}
-at::ScalarType autocast_type(at::DeviceType device) {
-  return at::autocast::get_autocast_dtype(device);
-}
-void set_autocast_type(at::DeviceType device, at::ScalarType type) {
-  at::autocast::set_autocast_dtype(device, type);
-}
-#else
-bool autocast_on(at::DeviceType device) {
-  return device == at::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
-}
-void set_autocast_on(at::DeviceType device, bool on) {
-  device == at::kCPU ? at::autocast::set_cpu_enabled(on) : at::autocast::set_enabled(on);
-}
-at::ScalarType autocast_type(at::DeviceType device) {
-  return device == at::kCPU ? at::autocast::get_autocast_cpu_dtype()
-                            : at::autocast::get_autocast_gpu_dtype();
-}
-void set_autocast_type(at::DeviceType device, at::ScalarType type) {
-  device == at::kCPU ? at::autocast::set_autocast_cpu_dtype(type)
-                     : at::autocast::set_autocast_gpu_dtype(type);
-}
-#endif
 
 // What decides the outcome of a block besides its inputs. Thread-local in torch, and a backward
 // pass on a GPU runs in another thread.
@@ -67,13 +38,13 @@ class Surroundings {
     const at::ScalarType old_type = autocast_type(device_.type());
     const std::vector<at::Tensor> old_random = states();
     set_states(random_);
-    set_autocast_on(device_.type(), autocast_);
+    set_autocast(device_.type(), autocast_);
     set_autocast_type(device_.type(), type_);
     // Casts cached while gradients were off must not be reused with a graph, nor the reverse.
     at::autocast::clear_cache();
     const auto restore = [&] {
       at::autocast::clear_cache();
-      set_autocast_on(device_.type(), old_autocast);
+      set_autocast(device_.type(), old_autocast);
       set_autocast_type(device_.type(), old_type);
       set_states(old_random);
     };

@@ -260,9 +260,7 @@ void ctc_recursions(const CtcTexts& texts, const CtcState& state, bool zero_infi
   const auto states = static_cast<std::size_t>(size.states());
   const std::size_t bytes =
       2 * sizeof(double) * states + sizeof(int) * static_cast<std::size_t>(size.labels) + states;
-  if (bytes > 48 * 1024)
-    cudaFuncSetAttribute(recursions_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(bytes));
+  allow_shared(recursions_kernel, bytes);
   const unsigned threads = std::min(1024U, parts(size.states(), 32) * 32);
   const dim3 grid(static_cast<unsigned>(size.batch), state.beta == nullptr ? 1 : 2);
   recursions_kernel<<<grid, threads, bytes, stream>>>(texts, state, zero_infinity, losses,

@@ -70,6 +70,14 @@ void with_type(Number number, F f) {
   }
 }
 
+// Kernels with more shared memory than the default must be allowed to have it.
+template <class Kernel>
+void allow_shared(Kernel kernel, std::size_t bytes) {
+  if (bytes > 48 * 1024)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(bytes));
+}
+
 inline unsigned parts(std::int64_t total, std::int64_t size) {
   return static_cast<unsigned>((total + size - 1) / size);
 }

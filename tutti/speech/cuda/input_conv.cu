@@ -239,13 +239,6 @@ std::size_t tile_bytes(const InputConvSize& size) {
          static_cast<std::size_t>(size.stride * (kTileFrames - 1) + 3);
 }
 
-template <class Kernel>
-void allow_bytes(Kernel kernel, std::size_t bytes) {
-  if (bytes > 48 * 1024)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(bytes));
-}
-
 // Rows of partial sums: they depend on the shape alone, and so does the order of the additions.
 unsigned conv_parts(const InputConvSize& size) {
   return static_cast<unsigned>(
@@ -271,7 +264,7 @@ void input_conv_relu(const float* x, const float* w, const float* bias, Number y
     constexpr int kPack = decltype(pack)::value;
     const dim3 grid(parts(size.out_frames(), kTileFrames), parts(size.channels, kLanes * kPack),
                     static_cast<unsigned>(size.batch));
-    allow_bytes(convolve_relu<Y, kPack>, bytes);
+    allow_shared(convolve_relu<Y, kPack>, bytes);
     convolve_relu<Y, kPack><<<grid, dim3(kLanes, kWarps), bytes, stream>>>(
         x, w, bias, static_cast<Y*>(y), static_cast<int>(size.frames), static_cast<int>(size.bins),
         static_cast<int>(size.out_frames()), static_cast<int>(size.out_bins()),
@@ -294,7 +287,7 @@ void input_conv_relu_back(const float* x, Number y_type, const void* g, const vo
     const std::size_t bytes =
         std::max(tile_bytes(size), sizeof(float) * (kTaps + 1) * kPack * kLanes);
     const dim3 grid(conv_parts(size), parts(size.channels, kLanes * kPack));
-    allow_bytes(correlate_relu<Y, kPack>, bytes);
+    allow_shared(correlate_relu<Y, kPack>, bytes);
     correlate_relu<Y, kPack><<<grid, dim3(kLanes, kWarps), bytes, stream>>>(
         x, static_cast<const Y*>(g), static_cast<const Y*>(y), workspace,
         static_cast<int>(size.batch), static_cast<int>(size.frames), static_cast<int>(size.bins),

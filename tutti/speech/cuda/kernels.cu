@@ -237,14 +237,6 @@ __global__ void shift_back(const T* __restrict__ grad_out, std::int64_t stride_b
   }
 }
 
-// Kernels with more shared memory than the default must be allowed to have it.
-template <class Kernel>
-void allow_shared(Kernel kernel, std::size_t bytes) {
-  if (bytes > 48 * 1024)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(bytes));
-}
-
 constexpr int kWarps = 4;  // of a block of attend_past, one for each row and head
 constexpr int kMaxHeadSize = 256;
 

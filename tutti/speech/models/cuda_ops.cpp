@@ -129,9 +129,7 @@ torch::Tensor cuda_depthwise_conv(const torch::Tensor& x_BTC, const torch::Tenso
 }
 
 torch::Tensor cuda_relative_shift(const torch::Tensor& scores_HBTN, const torch::Tensor& key_bias) {
-  // Autograd's functions take no undefined tensors.
-  const auto given = key_bias.defined() ? std::make_optional(key_bias) : std::nullopt;
-  return CudaRelativeShift::apply(scores_HBTN, given);
+  return CudaRelativeShift::apply(scores_HBTN, given(key_bias));
 }
 
 bool can_attend_past(const torch::Tensor& cache_NHCd) {

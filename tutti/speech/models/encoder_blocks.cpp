@@ -181,14 +181,13 @@ class GatingUnit final : public torch::nn::Module, public GateInitialization {
   }
   // h (B, T, C) before its activation, GELU.
   torch::Tensor forward(const torch::Tensor& h_BTC, const BatchContext& context) {
-    const double rate = is_training() ? rate_ : 0.0;
-    if (linear_.is_empty() && activation_ == Activation::kIdentity)
-      return gated_convolution(h_BTC, norm_, conv_, context.valid_BT, rate);
-    const auto halves = torch::gelu(h_BTC).chunk(2, -1);
-    torch::Tensor gate = zero_padding(norm_(halves[1]), context.valid_BT);
-    gate = depthwise_conv(gate, conv_->weight, conv_->bias);
-    if (!linear_.is_empty()) gate = linear_(gate);
-    return apply_dropout(halves[0] * activate(gate, activation_), rate, rate > 0);
+    GateFinish finish;
+    if (!linear_.is_empty() || activation_ != Activation::kIdentity)
+      finish = [this](const torch::Tensor& gate) {
+        return activate(linear_.is_empty() ? gate : linear_(gate), activation_);
+      };
+    return gated_convolution(h_BTC, norm_, conv_, context.valid_BT, is_training() ? rate_ : 0.0,
+                             finish);
   }
   void initialise_gate() override {
     torch::NoGradGuard no_grad;

@@ -8,6 +8,7 @@
 
 #include <torch/types.h>
 
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -54,10 +55,13 @@ struct PositionQueries {
 PositionQueries position_queries(const torch::Tensor& q_BTD, const torch::Tensor& u_Hd,
                                  const torch::Tensor& v_Hd, double scale);
 
-// dropout(gelu(h1) * conv(norm(gelu(h2)))), where h1 and h2 are the halves of h; frames that
-// valid_BT (or undefined) rules out are 0 before the convolution.
+// dropout(gelu(h1) * finish(conv(norm(gelu(h2))))), where h1 and h2 are the halves of h; frames
+// that valid_BT (or undefined) rules out are 0 before the convolution. Without `finish` the gate is
+// the convolution's output itself.
+using GateFinish = std::function<torch::Tensor(const torch::Tensor&)>;
 torch::Tensor gated_convolution(const torch::Tensor& h_BTC, LayerNorm norm, Conv1d conv,
-                                const torch::Tensor& valid_BT, double rate);
+                                const torch::Tensor& valid_BT, double rate,
+                                const GateFinish& finish = {});
 
 // dropout(a) and dropout(b) side by side, 0 in frames that valid_BT (or undefined) rules out.
 torch::Tensor join_dropped(const torch::Tensor& a_BTC, const torch::Tensor& b_BTC,

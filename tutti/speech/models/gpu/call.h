@@ -2,7 +2,6 @@
 #pragma once
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
-#include <ATen/autocast_mode.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/torch.h>
@@ -10,7 +9,7 @@
 #include <optional>
 
 #include "tutti/speech/cuda/kernels.h"
-#include "tutti/trainer/torch_version.h"
+#include "tutti/trainer/autocast.h"
 
 namespace tutti::speech {
 
@@ -35,22 +34,16 @@ inline cuda::Stream stream_of(const torch::Tensor& x) {
   return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
 }
 
-inline bool cuda_autocast_on() {
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-  return at::autocast::is_autocast_enabled(at::kCUDA);
-#else
-  return at::autocast::is_enabled();
-#endif
-}
+inline bool cuda_autocast_on() { return trainer::autocast_on(at::kCUDA); }
 
 // The type of a matrix product with x: autocast's, or x's own.
 inline torch::ScalarType product_type(const torch::Tensor& x) {
-  if (!cuda_autocast_on()) return x.scalar_type();
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-  return at::autocast::get_autocast_dtype(at::kCUDA);
-#else
-  return at::autocast::get_autocast_gpu_dtype();
-#endif
+  return cuda_autocast_on() ? trainer::autocast_type(at::kCUDA) : x.scalar_type();
+}
+
+// Autograd's functions take no undefined tensors.
+inline std::optional<torch::Tensor> given(const torch::Tensor& x) {
+  return x.defined() ? std::make_optional(x) : std::nullopt;
 }
 
 // Inside an operation of ours torch's operations are plain arithmetic: no gradients, no casts.

@@ -108,11 +108,6 @@ struct Dropping {
   }
 };
 
-// Autograd's functions take no undefined tensors.
-inline std::optional<torch::Tensor> given(const torch::Tensor& x) {
-  return x.defined() ? std::make_optional(x) : std::nullopt;
-}
-
 // Kernels read parameters sixteen bytes at a time; those of a flat buffer may lie anywhere.
 inline bool is_plain(const torch::Tensor& parameter) {
   return parameter.scalar_type() == torch::kFloat32 && parameter.is_contiguous() &&
