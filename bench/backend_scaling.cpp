@@ -10,9 +10,9 @@
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/folder_run.h"
 #include "tutti/parallel/parallel.h"
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/run/folder_run.h"
+#include "tutti/parallel/worker/worker.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // is good again when scanned alone.
 #include <cstdlib>
 
-#include "tutti/parallel/journal.h"
+#include "tutti/parallel/folder/journal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace tutti::parallel;

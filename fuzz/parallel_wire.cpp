@@ -1,7 +1,7 @@
 // Whatever the bytes, decoding neither crashes nor over-allocates, and what decodes encodes back.
 #include <cstdlib>
 
-#include "tutti/parallel/wire.h"
+#include "tutti/parallel/wire/wire.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   namespace wire = tutti::parallel::wire;

@@ -11,7 +11,7 @@
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/network.h"
+#include "tutti/parallel/wire/network.h"
 
 namespace tutti::apps {
 

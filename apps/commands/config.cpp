@@ -13,7 +13,7 @@
 #include "tutti/config/reference.h"
 #include "tutti/core/error.h"
 #include "tutti/data/batching/settings.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 
 namespace tutti::apps {
 namespace {

@@ -5,7 +5,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::apps {
 

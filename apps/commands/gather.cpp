@@ -7,9 +7,9 @@
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/command_runner.h"
-#include "tutti/parallel/fingerprint.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/fingerprint.h"
+#include "tutti/parallel/folder/run_folder.h"
+#include "tutti/parallel/worker/command_runner.h"
 
 namespace tutti::apps {
 namespace {

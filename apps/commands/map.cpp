@@ -12,8 +12,8 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/command_runner.h"
-#include "tutti/parallel/folder_run.h"
+#include "tutti/parallel/run/folder_run.h"
+#include "tutti/parallel/worker/command_runner.h"
 
 namespace tutti::apps {
 namespace {

@@ -9,7 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/client.h"
 
 namespace tutti::apps {

@@ -1,5 +1,5 @@
 // tutti worker: the stock worker that backends start; not for people.
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/worker/worker.h"
 #include "apps/command.h"
 
 namespace tutti::apps {

@@ -6,7 +6,7 @@
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/worker/worker.h"
 #include "tutti/systems/recognizer.h"
 #include "tutti/systems/stage.h"
 

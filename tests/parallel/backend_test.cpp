@@ -1,4 +1,4 @@
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/core/subprocess.h"
-#include "tutti/parallel/folder_run.h"
+#include "tutti/parallel/run/folder_run.h"
 
 namespace tutti::parallel {
 namespace {

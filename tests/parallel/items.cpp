@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "tutti/parallel/folder_run.h"
+#include "tutti/parallel/run/folder_run.h"
 
 namespace tutti::parallel::trial {
 

@@ -1,4 +1,4 @@
-#include "tutti/parallel/journal.h"
+#include "tutti/parallel/folder/journal.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 namespace {

@@ -1,5 +1,5 @@
 // The driver's addresses and how workers choose among them.
-#include "tutti/parallel/network.h"
+#include "tutti/parallel/wire/network.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

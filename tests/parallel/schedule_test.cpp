@@ -1,4 +1,4 @@
-#include "tutti/parallel/schedule.h"
+#include "tutti/parallel/run/schedule.h"
 
 #include <gtest/gtest.h>
 

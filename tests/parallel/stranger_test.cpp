@@ -11,7 +11,7 @@
 
 #include "tests/parallel/items.h"
 #include "tutti/core/random.h"
-#include "tutti/parallel/secrets.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {

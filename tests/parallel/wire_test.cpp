@@ -1,4 +1,4 @@
-#include "tutti/parallel/wire.h"
+#include "tutti/parallel/wire/wire.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <unordered_set>
 
 #include "tutti/core/error.h"
-#include "tutti/parallel/engine.h"
-#include "tutti/parallel/signals.h"
+#include "tutti/parallel/run/engine.h"
+#include "tutti/parallel/run/signals.h"
 
 namespace tutti::parallel {
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "tutti/core/json.h"
-#include "tutti/parallel/backend.h"
-#include "tutti/parallel/job_spec.h"
-#include "tutti/parallel/wire.h"
+#include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/wire/job_spec.h"
+#include "tutti/parallel/wire/wire.h"
 
 namespace tutti::parallel {
 

@@ -16,7 +16,7 @@
 
 #include "tutti/parallel/client.h"
 #include "tutti/parallel/registry.h"
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
 

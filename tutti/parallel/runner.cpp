@@ -8,9 +8,9 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/fingerprint.h"
-#include "tutti/parallel/folder_run.h"
+#include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/parallel.h"
+#include "tutti/parallel/run/folder_run.h"
 
 namespace tutti::parallel {
 namespace {

@@ -10,7 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/data/batching/settings.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
 #include "tutti/systems/training_model.h"

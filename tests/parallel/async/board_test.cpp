@@ -10,8 +10,8 @@
 #include "tutti/core/file.h"
 #include "tutti/parallel/async/claims.h"
 #include "tutti/parallel/async/job.h"
-#include "tutti/parallel/journal.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/journal.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 namespace {

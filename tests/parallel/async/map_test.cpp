@@ -12,7 +12,7 @@
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/job.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 namespace {

@@ -10,7 +10,7 @@
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 

@@ -1,6 +1,6 @@
 // The test program is its own worker: what runs on the cluster is registered in it.
 #include "tests/parallel/cluster/bed.h"
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/worker/worker.h"
 
 int main(int argc, char** argv) {
   if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;

@@ -11,7 +11,7 @@
 
 #include "tutti/parallel/async/board.h"
 #include "tutti/parallel/async/job.h"
-#include "tutti/parallel/journal.h"
+#include "tutti/parallel/folder/journal.h"
 
 namespace tutti::parallel {
 

@@ -9,7 +9,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/parallel/command_runner.h"
+#include "tutti/parallel/worker/command_runner.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;

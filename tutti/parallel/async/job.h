@@ -18,10 +18,10 @@
 
 #include "tutti/core/json.h"
 #include "tutti/parallel/async/board.h"
-#include "tutti/parallel/async/process_identity.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/client.h"
-#include "tutti/parallel/job_spec.h"
+#include "tutti/parallel/wire/job_spec.h"
+#include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::parallel {
 

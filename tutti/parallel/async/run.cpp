@@ -12,7 +12,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/fingerprint.h"
+#include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/registry.h"
 
 namespace tutti::parallel {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "tutti/parallel/async/job.h"
-#include "tutti/parallel/backend.h"
-#include "tutti/parallel/run_folder.h"
+#include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/parallel/worker_state.h"
+#include "tutti/parallel/worker/worker_state.h"
 
 namespace tutti::parallel {
 

@@ -8,7 +8,7 @@
 
 #include "tutti/config/problem.h"
 #include "tutti/config/schema.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 
 namespace tutti::parallel {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 
 namespace tutti::parallel {
 

@@ -11,7 +11,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/secrets.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {

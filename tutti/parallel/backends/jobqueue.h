@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tutti/core/clock.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/backends/jobqueue_format.h"
 #include "tutti/parallel/backends/jobqueue_options.h"
 

@@ -7,7 +7,7 @@
 
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/backends/cluster.h"
 
 namespace tutti::parallel {

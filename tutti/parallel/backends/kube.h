@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "tutti/core/json.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/backends/jobqueue.h"
 
 namespace tutti::parallel {

@@ -9,7 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/local.h"
-#include "tutti/parallel/worker.h"
+#include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
 namespace {

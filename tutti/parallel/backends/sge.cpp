@@ -10,7 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
-#include "tutti/parallel/secrets.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/file.h"
-#include "tutti/parallel/backend.h"
+#include "tutti/parallel/backends/backend.h"
 
 namespace tutti::parallel {
 

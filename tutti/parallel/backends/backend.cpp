@@ -1,0 +1,144 @@
+#include "tutti/parallel/backends/backend.h"
+
+#include <algorithm>
+
+#include "tutti/config/schema.h"
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/backends/backends.h"
+#include "tutti/parallel/backends/cluster.h"
+
+namespace tutti::parallel {
+namespace {
+
+using config::Node;
+using config::Problems;
+using config::Schema;
+
+// item_timeout may be null, a number or "00:05:00"; the struct wants plain seconds.
+struct Block {
+  std::string env = "local";
+  int n_workers = 1;
+  Node options;
+  int max_retries = 3;
+  std::string on_error = "stop";
+  std::optional<config::Duration> item_timeout;
+  bool resume = true;
+  bool async = false;
+  std::string interface;
+  std::vector<std::string> plugins;
+};
+
+Schema<Block> block_schema() {
+  Schema<Block> s("parallel", "Who runs the items of a stage.");
+  s.field("env", &Block::env, "who starts the workers");
+  s.field("n_workers", &Block::n_workers, "worker processes (local_gpu: GPUs, kube: pods)",
+          {.min = 1});
+  s.field("options", &Block::options, "options of the backend");
+  s.field("max_retries", &Block::max_retries, "worker deaths an item may cause on its own",
+          {.min = 0});
+  s.field("on_error", &Block::on_error, "what a failing item does to the run",
+          {.one_of = {"stop", "skip"}});
+  s.field("item_timeout", &Block::item_timeout, "an item that takes longer has failed",
+          {.min = 0, .unit = "seconds"});
+  s.field("resume", &Block::resume, "go on where the folder's journal ends");
+  s.field("async", &Block::async, "submit and leave; workers write journals themselves");
+  s.field("interface", &Block::interface, "network interface workers use to reach the driver");
+  s.field("plugins", &Block::plugins, "shared libraries with providers and runners");
+  const std::string trainer = "that is training parallelism: put it under trainer:";
+  for (const char* key : {"devices", "num_nodes", "strategy", "accelerator", "precision"})
+    s.elsewhere(key, trainer);
+  const std::string options = "a backend option: put it under parallel.options";
+  for (const char* key : {"queue", "account", "cores", "memory", "walltime", "processes",
+                          "threads_per_worker", "job_extra_directives", "memory_limit"})
+    s.elsewhere(key, options);
+  return s;
+}
+
+}  // namespace
+
+const std::vector<BackendRow>& backend_rows() {
+  static const std::vector<BackendRow> rows = {
+      {"local", check_local, make_local},        {"local_gpu", check_local_gpu, make_local_gpu},
+      {"slurm", check_cluster, make_cluster},    {"pbs", check_cluster, make_cluster},
+      {"sge", check_cluster, make_cluster},      {"lsf", check_cluster, make_cluster},
+      {"htcondor", check_cluster, make_cluster}, {"moab", check_cluster, make_cluster},
+      {"oar", check_cluster, make_cluster},      {"ssh", check_cluster, make_cluster},
+      {"kube", check_cluster, make_cluster},
+  };
+  return rows;
+}
+
+const std::vector<std::string>& options_without_meaning() {
+  static const std::vector<std::string> names = {"dashboard_address",
+                                                 "worker_dashboard_address",
+                                                 "silence_logs",
+                                                 "asynchronous",
+                                                 "loop",
+                                                 "security",
+                                                 "protocol",
+                                                 "scheduler_port",
+                                                 "scheduler_kwargs",
+                                                 "scheduler_sync_interval",
+                                                 "blocked_handlers",
+                                                 "service_kwargs",
+                                                 "services",
+                                                 "worker_services",
+                                                 "worker_class",
+                                                 "nanny",
+                                                 "pre_import",
+                                                 "scheduler_cls",
+                                                 "job_cls"};
+  return names;
+}
+
+Node drop_options_without_meaning(const Node& options, Problems& problems) {
+  if (!options.is_map()) return options;
+  auto kept = std::make_shared<config::Value>(*options.value());
+  const auto& names = options_without_meaning();
+  std::erase_if(kept->map, [&](const auto& entry) {
+    if (std::find(names.begin(), names.end(), entry.first) == names.end()) return false;
+    problems.warn(options[entry.first],
+                  "'" + entry.first + "' belongs to Dask and has no meaning here", "remove it");
+    return true;
+  });
+  return Node(std::move(kept), options.path());
+}
+
+ParallelSettings parse_parallel(const Node& block, Problems& problems) {
+  const Block parsed = block_schema().parse(block, problems);
+  ParallelSettings settings;
+  settings.env = parsed.env;
+  settings.n_workers = parsed.n_workers;
+  settings.options = parsed.options;
+  settings.max_retries = parsed.max_retries;
+  settings.on_error = parsed.on_error;
+  settings.item_timeout_s = parsed.item_timeout ? parsed.item_timeout->seconds : 0;
+  settings.resume = parsed.resume;
+  settings.async = parsed.async;
+  settings.interface = parsed.interface;
+  settings.plugins = parsed.plugins;
+
+  std::vector<std::string> names;
+  for (const BackendRow& row : backend_rows()) {
+    names.emplace_back(row.env);
+    if (settings.env != row.env) continue;
+    row.check(settings, block, problems);
+    return settings;
+  }
+  const std::string guess = closest_match(settings.env, names);
+  problems.add(block["env"], "got '" + settings.env + "', expected one of " + join(names, ", "),
+               guess.empty() ? "" : "did you mean '" + guess + "'?");
+  return settings;
+}
+
+int workers_per_job(const ParallelSettings& settings) { return cluster_workers_per_job(settings); }
+
+std::unique_ptr<Backend> make_backend(const ParallelSettings& settings, const WorkerLaunch& launch,
+                                      CommandRunner& runner) {
+  for (const BackendRow& row : backend_rows())
+    if (settings.env == row.env) return row.create(settings, launch, runner);
+  throw InternalError("make_backend: unknown env '" + settings.env + "' got past parse_parallel");
+}
+
+}  // namespace tutti::parallel

@@ -1,0 +1,80 @@
+// The memory of a run: one record per finished item, appended as results arrive, read back after
+// any kind of death.
+//
+//   JournalWriter journal(path, fingerprint, {});
+//   journal.append({.index = 7, .status = wire::ItemStatus::kOk, .payload = "{\"hyp\":\"a\"}"});
+//   journal.flush();
+//
+// File: 8 bytes "TUTTIJ1\n", 8 bytes fingerprint, then records of
+//   u32 crc32c of what follows | u32 length of what follows the length | u64 index | u8 status |
+//   payload
+// all little endian. Whatever the bytes are, reading stops at the first record that is not whole
+// and right; a writer cuts the file there and goes on. So a torn tail costs the items in it,
+// nothing else. One writer per file; any number of readers.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "tutti/core/file.h"
+#include "tutti/parallel/wire/wire.h"
+
+namespace tutti::parallel {
+
+struct JournalRecord {
+  std::uint64_t index = 0;
+  wire::ItemStatus status = wire::ItemStatus::kOk;
+  std::string_view payload;
+};
+
+enum class Fsync { kNever, kEverySecond, kAlways };
+
+struct JournalOptions {
+  Fsync fsync =
+      Fsync::kEverySecond;  // kill -9 loses nothing either way; a power cut at most a second
+};
+
+// Calls `each` for every good record with its offset; returns the length of the good part. Pure:
+// works on bytes, never throws for what they are. 0: not a journal of this fingerprint.
+std::uint64_t scan_journal(
+    std::string_view bytes, std::uint64_t fingerprint,
+    const std::function<void(const JournalRecord&, std::uint64_t offset)>& each);
+
+class JournalWriter {
+ public:
+  // Opens or creates; a bad tail is cut off. Throws IoError.
+  JournalWriter(std::filesystem::path path, std::uint64_t fingerprint, JournalOptions options);
+  void append(const JournalRecord& record);  // may stay in memory until flush
+  void flush();
+  void sync();
+  std::uint64_t size() const noexcept { return size_; }  // of the file once flushed
+
+ private:
+  const std::filesystem::path path_;
+  const JournalOptions options_;
+  UniqueFd fd_;
+  std::string buffer_;
+  std::uint64_t size_ = 0;
+  bool dirty_ = false;
+  std::chrono::steady_clock::time_point last_sync_{};
+};
+
+// A file as bytes in memory, paged in as needed. Missing: empty.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  std::string_view bytes() const noexcept { return {data_, size_}; }
+
+ private:
+  const char* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace tutti::parallel

@@ -1,0 +1,105 @@
+// The output folder of a run: lock, manifest, journal(s), results. Whatever dies, the folder can be
+// opened again and the run goes on at the first item that is not done, with any number of workers.
+//
+//   D/manifest.json     fingerprint, counts, state ("running", "stopped", "done")
+//   D/journal/*.journal one per writer ("main" is the driver's; async workers have their own)
+//   D/large/N.json      results too large for the journal
+//   D/results.jsonl     all items in order, written whole at the end
+//   D/failed.jsonl      only when there are failed items
+//   D/status.json       refreshed every second while running
+//   D/logs/, D/.tutti/  the workers' logs; lock and keys
+//
+// Not thread-safe; one object holds the folder's lock.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/json.h"
+#include "tutti/parallel/client.h"
+#include "tutti/parallel/folder/folder_lock.h"
+#include "tutti/parallel/folder/journal.h"
+
+namespace tutti::parallel {
+
+struct RunFolderOptions {
+  bool resume = true;  // false: forget what is there
+  JournalOptions journal;
+};
+
+// What the journals of a folder know. `mark` is called once per index that is done.
+struct FolderCounts {
+  std::uint64_t total = 0;
+  std::uint64_t ok = 0;
+  std::uint64_t failed = 0;
+};
+
+class RunFolder {
+ public:
+  // Takes the lock. Throws IoError (in use, read-only, full), ConfigError when what is there was
+  // made with another fingerprint: the message lists what differs.
+  RunFolder(std::filesystem::path path, const Json& fingerprint, Indices indices,
+            RunFolderOptions options);
+  ~RunFolder();
+
+  const std::filesystem::path& path() const noexcept { return path_; }
+  std::uint64_t num_done_before() const noexcept { return done_before_; }
+  std::uint64_t hash() const noexcept;  // of the fingerprint
+  // Not done yet, in the order of the indices. Failed items are tried again.
+  std::vector<wire::IndexRange> remaining() const;
+
+  void record(const Client& client, const Outcome& outcome);
+  // Flushes the journal, refreshes lock and status.
+  void tick(const RunReport& report);
+  // Writes results.jsonl, failed.jsonl and the manifest; `each` sees every ok result in order.
+  FolderCounts finish(const std::function<Json(std::uint64_t)>& item_of,
+                      const std::function<void(std::uint64_t, const Json&)>& each);
+  // Leaves a resumable folder (with failed.jsonl, so that the reason is there to read). Never
+  // throws: it runs on every way out.
+  void stop(const std::function<Json(std::uint64_t)>& item_of) noexcept;
+
+ private:
+  void write_manifest(const std::string& state, const FolderCounts& counts) const;
+
+  const std::filesystem::path path_;
+  const Json fingerprint_;
+  const Indices indices_;
+  std::unique_ptr<FolderLock> lock_;
+  std::unique_ptr<JournalWriter> journal_;
+  std::vector<bool> done_;
+  std::uint64_t done_before_ = 0;
+  std::string created_;
+  FolderCounts live_;
+  std::chrono::steady_clock::time_point last_status_{};
+  std::chrono::steady_clock::time_point last_flush_{};
+};
+
+// Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
+// whoever did the items, in whatever order and however often. Items in no journal are left out.
+// `only_failed`: leaves results.jsonl alone.
+FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fingerprint_hash,
+                           const Indices& indices,
+                           const std::function<Json(std::uint64_t)>& item_of,
+                           const std::function<void(std::uint64_t, const Json&)>& each,
+                           bool only_failed = false);
+
+// Where a run keeps the names of its items for those who write its results later: one JSON value a
+// line. Absent: the items are lines of .tutti/items.txt, or numbers.
+std::filesystem::path item_names_path(const std::filesystem::path& folder);
+
+// manifest.json and status.json of a folder, or null.
+Json read_manifest(const std::filesystem::path& folder);
+Json read_status(const std::filesystem::path& folder);
+// Changes state and counts of a manifest that is there.
+void update_manifest(const std::filesystem::path& folder, const std::string& state,
+                     const FolderCounts& counts);
+// The journals of a folder, in the order in which they are read.
+std::vector<std::filesystem::path> journal_files(const std::filesystem::path& folder);
+// Counts ok and failed items from the journals, whatever the state of the run.
+FolderCounts count_items(const std::filesystem::path& folder);
+
+}  // namespace tutti::parallel

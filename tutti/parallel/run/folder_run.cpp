@@ -1,0 +1,57 @@
+#include "tutti/parallel/run/folder_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/units.h"
+#include "tutti/parallel/run/progress.h"
+
+namespace tutti::parallel {
+
+FolderRunResult run_in_folder(RunFolder& folder, const std::function<Client&()>& make_client,
+                              const JobSpec& job, const Indices& indices, const RunOptions& options,
+                              const std::function<void(std::uint64_t, const Json&)>& each) {
+  FolderRunResult result;
+  RunRequest request{.indices = indices, .work = folder.remaining(), .options = options};
+  if (!request.work.empty()) {
+    Progress progress(indices.size(), folder.num_done_before(), options.progress);
+    request.on_tick = [&](const RunReport& report, bool last) {
+      folder.tick(report);
+      progress.show(report, last);
+    };
+    try {
+      Client& client = make_client();
+      result.report =
+          client.run(job, request, [&](const Outcome& outcome) { folder.record(client, outcome); });
+    } catch (...) {  // whatever ended the run, the folder is left resumable
+      folder.stop(options.item_of);
+      throw;
+    }
+  }
+  result.counts = folder.finish(options.item_of, each);
+  return result;
+}
+
+std::string describe(const FolderRunResult& result) {
+  const RunReport& run = result.report;
+  std::string text = fmt::format("{} items: {} ok, {} failed", result.counts.total,
+                                 result.counts.ok, result.counts.failed);
+  if (run.done == 0) return text + " (nothing left to do)";
+  const std::uint64_t before = result.counts.ok + result.counts.failed -
+                               std::min(run.done, result.counts.ok + result.counts.failed);
+  text += fmt::format("; {} done now in {} ({:.0f}/s)", run.done, format_duration(run.seconds),
+                      static_cast<double>(run.done) / std::max(run.seconds, 1e-9));
+  if (before > 0) text += fmt::format(", {} before", before);
+  double build = 0;
+  for (const WorkerReport& worker : run.workers) build = std::max(build, worker.build_s);
+  text += fmt::format("; {} workers {:.0f} % busy, first result after {}, env built in {}",
+                      run.workers.size(), 100 * run.utilisation,
+                      format_duration(run.first_result_s), format_duration(build));
+  if (run.workers_lost > 0)
+    text += fmt::format("; {} workers lost, {} items handed out again", run.workers_lost,
+                        run.handed_again);
+  return text;
+}
+
+}  // namespace tutti::parallel

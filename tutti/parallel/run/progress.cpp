@@ -1,0 +1,59 @@
+#include "tutti/parallel/run/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tutti/core/units.h"
+
+namespace tutti::parallel {
+
+Progress::Progress(std::uint64_t total, std::uint64_t done_before, bool enabled)
+    : total_(total),
+      done_before_(done_before),
+      enabled_(enabled),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      last_(std::chrono::steady_clock::now()) {}
+
+std::string Progress::line(const RunReport& report, std::uint64_t total,
+                           std::uint64_t done_before) {
+  const std::uint64_t done = done_before + report.done;
+  const double rate = report.seconds > 0 ? static_cast<double>(report.done) / report.seconds : 0;
+  const double left = rate > 0 ? static_cast<double>(total - std::min(total, done)) / rate : 0;
+  int up = 0;
+  double busiest = 0;
+  double idlest = 1;
+  for (const WorkerReport& worker : report.workers) {
+    if (worker.phase != "ready") continue;
+    ++up;
+    const double busy = worker.up_s > 0 ? std::min(1.0, worker.busy_s / worker.up_s) : 0;
+    busiest = std::max(busiest, busy);
+    idlest = std::min(idlest, busy);
+  }
+  std::string text = fmt::format(
+      "{}/{} items ({:.0f} %)", done, total,
+      total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0);
+  if (report.failed > 0) text += fmt::format(", {} failed", report.failed);
+  text += fmt::format(", {:.4g}/s, ETA {}, {} workers", rate,
+                      rate > 0 ? format_duration(left) : "?", up);
+  if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
+  if (!report.waiting.empty()) text += ", " + report.waiting;
+  if (report.workers_lost > 0) text += fmt::format(", {} lost", report.workers_lost);
+  return text;
+}
+
+void Progress::show(const RunReport& report, bool last) {
+  if (!enabled_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const auto interval =
+      terminal_ ? std::chrono::milliseconds(200) : std::chrono::milliseconds(10000);
+  if (!last && now - last_ < interval) return;
+  last_ = now;
+  const std::string text = line(report, total_, done_before_);
+  std::fprintf(stderr, terminal_ ? (last ? "\r%s\x1b[K\n" : "\r%s\x1b[K") : "%s\n", text.c_str());
+  std::fflush(stderr);
+}
+
+}  // namespace tutti::parallel

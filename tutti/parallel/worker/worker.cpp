@@ -1,0 +1,237 @@
+#include "tutti/parallel/worker/worker.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "tutti/core/log.h"
+#include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/runner.h"
+#include "tutti/parallel/wire/job_spec.h"
+#include "tutti/parallel/worker/command_runner.h"
+#include "tutti/parallel/worker/worker_state.h"
+
+namespace tutti::parallel {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+thread_local Env* current_env = nullptr;
+
+struct ErrorText {
+  std::string text;
+  ExitCode code = ExitCode::kInternal;
+};
+
+// The exception being handled, as text for the driver. User code may throw anything.
+ErrorText describe_current_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {fmt::format("{}: {}", error.kind(), error.what()), error.exit_code()};
+  } catch (const std::exception& error) {
+    return {error.what(), ExitCode::kItemsFailed};
+  } catch (...) {  // an item must not be able to end the worker by throwing an int
+    return {"an exception that is not a std::exception", ExitCode::kItemsFailed};
+  }
+}
+
+// The compute side: owns what user code built. Lives on one thread.
+class Compute {
+ public:
+  Compute(WorkerState& state, const WorkerOptions& options)
+      : state_(state), options_(options), progress_(options.run_folder, options.id) {}
+  ~Compute() { tear_down(); }
+
+  void run() {
+    WorkerState::JobOrder job;
+    WorkerState::BatchOrder batch;
+    for (;;) {
+      switch (state_.wait(batch_size_, job, batch)) {
+        case WorkerState::Next::kStop:
+          return;
+        case WorkerState::Next::kJob:
+          start_job(job);
+          break;
+        case WorkerState::Next::kBatch:
+          run_batch(batch);
+          break;
+      }
+    }
+  }
+
+ private:
+  void start_job(const WorkerState::JobOrder& order) {
+    const auto begin = SteadyClock::now();
+    try {
+      const JobSpec spec = JobSpec::from_json(Json::parse(order.spec_json));
+      const std::string fingerprint = spec.env_fingerprint();
+      const bool kept = env_ && fingerprint == env_fingerprint_;
+      if (!kept) build_env(spec, fingerprint);
+      batch_size_ = std::max<std::uint64_t>(1, spec.batch_size);
+      state_.set_item_timeout(spec.item_timeout_s);
+      function_ = nullptr;
+      runner_.reset();
+      if (!spec.runner.empty()) {
+        if (!provider_) throw ConfigError("runner '" + spec.runner + "' has no provider");
+        runner_ = Registry::global().runner(spec.runner)(*provider_);
+      } else {
+        function_ = Registry::global().function(spec.function);
+      }
+      const auto spent =
+          std::chrono::duration_cast<std::chrono::microseconds>(SteadyClock::now() - begin);
+      state_.send(wire::encode(
+          wire::EnvReady{order.job, kept ? 0 : static_cast<std::uint64_t>(spent.count())}));
+    } catch (...) {  // whatever a provider throws must reach the driver
+      const ErrorText error = describe_current_exception();
+      log::error("building the env failed: {}", error.text);
+      tear_down();
+      state_.send(wire::encode(
+          wire::EnvFailed{order.job, static_cast<std::uint32_t>(error.code), error.text}));
+    }
+  }
+
+  void build_env(const JobSpec& spec, const std::string& fingerprint) {
+    tear_down();
+    for (const std::string& library : spec.libraries) Registry::load_plugin_library(library);
+    env_ = std::make_unique<Env>(spec.params);
+    current_env = env_.get();
+    for (const std::string& name : spec.plugins) {
+      plugins_.push_back(Registry::global().plugin(name)());
+      plugins_.back()->setup(*env_);
+    }
+    if (!spec.provider.empty()) {
+      provider_ =
+          Registry::global().provider(spec.provider)(config::from_json(spec.config), spec.params);
+      provider_->build_env(*env_);
+    }
+    env_fingerprint_ = fingerprint;
+  }
+
+  void tear_down() noexcept {
+    for (auto plugin = plugins_.rbegin(); plugin != plugins_.rend(); ++plugin) {
+      try {
+        (*plugin)->teardown(*env_);
+      } catch (...) {  // leaving must succeed; the log keeps the story
+        log::warning("a plugin's teardown failed: {}", describe_current_exception().text);
+      }
+    }
+    plugins_.clear();
+    runner_.reset();
+    provider_.reset();
+    env_.reset();
+    env_fingerprint_.clear();
+    current_env = nullptr;
+  }
+
+  void run_batch(const WorkerState::BatchOrder& batch) {
+    const auto begin = SteadyClock::now();
+    if (batch.indices.size() == 1)
+      progress_.enter(batch.lease, batch.indices[0]);
+    else
+      progress_.leave();  // several suspects: the driver will try them one by one
+    results_.clear();
+    std::string error;
+    try {
+      if (batch_size_ > 1) {
+        for (Json& result : runner_->forward_batch(batch.indices, *env_))
+          results_.push_back(result.dump());
+        if (results_.size() != batch.indices.size())
+          throw TaskError(fmt::format("forward_batch gave {} results for {} indices",
+                                      results_.size(), batch.indices.size()));
+      } else {
+        results_.push_back(to_text(runner_ ? runner_->forward(batch.indices[0], *env_)
+                                           : function_(batch.indices[0])));
+      }
+    } catch (const CommandTerminated& terminated) {
+      if (state_.wait_for_stop(std::chrono::milliseconds(500))) {
+        log::info("item {} was ended with the job; it goes to another worker", batch.indices[0]);
+        progress_.leave();
+        state_.abandon_running();
+        return;
+      }
+      error = fmt::format("{}: {}", terminated.kind(), terminated.what());
+    } catch (...) {  // an item's failure is a result like any other
+      error = describe_current_exception().text;
+      if (error.empty()) error = "unknown error";
+    }
+    progress_.leave();
+    const auto spent =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(SteadyClock::now() - begin).count();
+    const auto each = static_cast<std::uint64_t>(spent) / batch.indices.size();
+    for (std::size_t i = 0; i < batch.indices.size(); ++i) {
+      wire::ResultRecord record{.index = batch.indices[i], .run_ns = each};
+      std::string file;
+      std::string own_error = error;
+      if (error.empty() && results_[i].size() > wire::kMaxInlineResult) {
+        try {
+          file = write_large(batch.lease, batch.indices[i], results_[i]);
+        } catch (const Error& failure) {
+          own_error = failure.what();
+        }
+      }
+      if (!own_error.empty()) {
+        record.status = wire::ItemStatus::kFailed;
+        record.payload = std::string_view(own_error).substr(0, wire::kMaxInlineResult);
+      } else {
+        record.status = file.empty() ? wire::ItemStatus::kOk : wire::ItemStatus::kOkInFile;
+        record.payload = file.empty() ? std::string_view(results_[i]) : std::string_view(file);
+      }
+      state_.add_result(batch, record, i + 1 == batch.indices.size());
+    }
+    if (results_.size() == 1 && results_[0].capacity() > wire::kMaxInlineResult) results_.clear();
+  }
+
+  // Bytes that are not UTF-8 must not make an item fail: to_json_line replaces them.
+  static std::string to_text(const Json& result) {
+    return result.is_number_integer() ? fmt::to_string(result.get<std::int64_t>())
+                                      : to_json_line(result);
+  }
+
+  std::string write_large(std::uint64_t lease, std::uint64_t index, const std::string& text) const {
+    std::string name = fmt::format("{}-{}.json", lease, index);
+    const auto folder = options_.run_folder / ".tutti" / "large";
+    make_folders(folder);
+    write_file_atomic(folder / name, text, 0600);
+    return name;
+  }
+
+  WorkerState& state_;
+  const WorkerOptions& options_;
+  ProgressPage progress_;
+  std::unique_ptr<Env> env_;
+  std::string env_fingerprint_;
+  std::unique_ptr<EnvironmentProvider> provider_;
+  std::unique_ptr<BaseRunner> runner_;
+  std::vector<std::unique_ptr<WorkerPlugin>> plugins_;
+  ItemFunction function_ = nullptr;
+  std::uint64_t batch_size_ = 1;
+  std::vector<std::string> results_;
+};
+
+}  // namespace
+
+Env& get_worker() {
+  if (current_env == nullptr) throw InternalError("get_worker: this thread is no worker's");
+  return *current_env;
+}
+
+int run_worker(const WorkerOptions& options) {
+  WorkerState state;
+  int code = 0;
+  std::thread link([&] {
+    if (options.async_generation.empty())
+      run_link(state, options);
+    else
+      code = run_async_link(state, options);
+  });
+  {
+    Compute compute(state, options);
+    compute.run();
+  }
+  state.set_finished();
+  link.join();
+  return code;
+}
+
+}  // namespace tutti::parallel

@@ -1,0 +1,227 @@
+#include "tutti/parallel/worker/worker_state.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti::parallel {
+namespace fs = std::filesystem;
+
+namespace {
+
+std::uint64_t resident_bytes(const std::string& pid) {
+  std::ifstream statm("/proc/" + pid + "/statm");
+  std::uint64_t total = 0;
+  std::uint64_t resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace
+
+std::uint64_t tree_resident_bytes(const std::string& pid, int depth) {
+  std::uint64_t total = resident_bytes(pid);
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  std::string child;
+  while (depth < 8 && children >> child) total += tree_resident_bytes(child, depth + 1);
+  return total;
+}
+
+ProgressPage::ProgressPage(const fs::path& run_folder, int worker_id) {
+  const UniqueFd fd(
+      ::open(path(run_folder, worker_id).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd || ::ftruncate(fd.get(), sizeof(Page)) != 0) return;
+  void* mapped = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (mapped != MAP_FAILED) page_ = static_cast<Page*>(mapped);
+}
+
+ProgressPage::~ProgressPage() {
+  if (page_ != nullptr) ::munmap(page_, sizeof(Page));
+}
+
+void ProgressPage::enter(std::uint64_t lease, std::uint64_t index) noexcept {
+  if (page_ == nullptr) return;
+  page_->index_plus_1.store(0, std::memory_order_relaxed);
+  page_->lease.store(lease, std::memory_order_release);
+  page_->index_plus_1.store(index + 1, std::memory_order_release);
+}
+
+void ProgressPage::leave() noexcept {
+  if (page_ != nullptr) page_->index_plus_1.store(0, std::memory_order_release);
+}
+
+fs::path ProgressPage::path(const fs::path& run_folder, int worker_id) {
+  return run_folder / ".tutti" / ("at-" + std::to_string(worker_id));
+}
+
+std::optional<RunningItem> ProgressPage::read(const fs::path& run_folder, int worker_id) {
+  const UniqueFd fd(::open(path(run_folder, worker_id).c_str(), O_RDONLY | O_CLOEXEC));
+  std::uint64_t words[2] = {};
+  if (!fd || ::pread(fd.get(), words, sizeof words, 0) != sizeof words || words[1] == 0)
+    return std::nullopt;
+  return RunningItem{words[0], words[1] - 1};
+}
+
+WorkerState::WorkerState() : event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!event_) throw_errno("cannot make an eventfd", errno);
+}
+
+void WorkerState::signal_locked() {
+  if (signalled_) return;
+  signalled_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(event_.get(), &one, sizeof one);
+}
+
+void WorkerState::flush_locked() {
+  if (results_.empty()) return;
+  ready_.push_back(results_.finish(results_lease_));
+  ready_bytes_ += ready_.back().size();
+}
+
+void WorkerState::push_job(std::uint32_t job, std::string spec_json) {
+  const std::lock_guard lock(mutex_);
+  leases_.clear();  // of the job before; the driver has fenced them
+  job_ = JobOrder{job, std::move(spec_json)};
+  wake_.notify_one();
+}
+
+void WorkerState::push_lease(const wire::Lease& lease) {
+  const std::lock_guard lock(mutex_);
+  leases_.push_back({lease.lease, lease.job, lease.ranges, 0});
+  wake_.notify_one();
+}
+
+std::vector<IndexRange> WorkerState::take_back(std::uint64_t id, std::uint64_t max_items) {
+  const std::lock_guard lock(mutex_);
+  for (auto lease = leases_.begin(); lease != leases_.end(); ++lease) {
+    if (lease->id != id) continue;
+    lease->unstarted.erase(lease->unstarted.begin(),
+                           lease->unstarted.begin() + static_cast<std::ptrdiff_t>(lease->at));
+    lease->at = 0;
+    // Whole batches stay here and go elsewhere: what is computed together does not depend on who
+    // was idle when, and so neither do the last bits of its results.
+    const std::uint64_t total = wire::total_items(lease->unstarted);
+    const std::uint64_t kept = (total - std::min(max_items, total)) / batch_size_ * batch_size_;
+    auto cut = wire::cut_tail(lease->unstarted, total - kept);
+    if (lease->unstarted.empty()) leases_.erase(lease);
+    return cut;
+  }
+  return {};
+}
+
+void WorkerState::stop() {
+  const std::lock_guard lock(mutex_);
+  leases_.clear();
+  stop_ = true;
+  wake_.notify_one();
+}
+
+std::vector<std::string> WorkerState::take_output() {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto n = ::read(event_.get(), &count, sizeof count);
+  signalled_ = false;
+  flush_locked();
+  last_flush_ = std::chrono::steady_clock::now();
+  ready_bytes_ = 0;
+  wake_.notify_one();
+  return std::exchange(ready_, {});
+}
+
+std::optional<WorkerState::Running> WorkerState::running() const {
+  const std::lock_guard lock(mutex_);
+  return running_;
+}
+
+std::uint64_t WorkerState::num_queued() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t total = 0;
+  for (const auto& lease : leases_)
+    for (std::size_t r = lease.at; r < lease.unstarted.size(); ++r)
+      total += lease.unstarted[r].count;
+  return total;
+}
+
+bool WorkerState::finished() const {
+  const std::lock_guard lock(mutex_);
+  return finished_;
+}
+
+WorkerState::Next WorkerState::wait(std::uint64_t batch_size, JobOrder& job, BatchOrder& batch) {
+  // Results the driver does not take fast enough must not pile up here.
+  constexpr std::size_t kMaxReadyBytes = 16 << 20;
+  std::unique_lock lock(mutex_);
+  batch_size_ = std::max<std::uint64_t>(1, batch_size);
+  wake_.wait(lock,
+             [&] { return stop_ || job_ || (!leases_.empty() && ready_bytes_ < kMaxReadyBytes); });
+  if (stop_) return Next::kStop;
+  if (job_) {
+    job = std::move(*job_);
+    job_.reset();
+    current_job_ = job.job;
+    return Next::kJob;
+  }
+  QueuedLease& lease = leases_.front();
+  batch.lease = lease.id;
+  batch.indices.clear();
+  while (batch.indices.size() < batch_size && lease.at < lease.unstarted.size()) {
+    IndexRange& range = lease.unstarted[lease.at];
+    batch.indices.push_back(range.first++);
+    if (--range.count == 0) ++lease.at;
+  }
+  if (lease.at == lease.unstarted.size()) leases_.pop_front();
+  running_ = Running{batch.lease, batch.indices.front(), std::chrono::steady_clock::now()};
+  return Next::kBatch;
+}
+
+void WorkerState::add_result(const BatchOrder& batch, const wire::ResultRecord& record, bool last) {
+  // A result waits at most about a millisecond for others to share its message.
+  constexpr auto kMaxDelay = std::chrono::milliseconds(1);
+  constexpr std::size_t kMaxBytes = 128 << 10;
+  const std::lock_guard lock(mutex_);
+  if (results_lease_ != batch.lease) {
+    flush_locked();
+    results_lease_ = batch.lease;
+  }
+  results_.add(record);
+  if (results_.num_bytes() > kMaxBytes) flush_locked();
+  if (!last) return;
+  const bool lease_over = leases_.empty() || leases_.front().id != batch.lease;
+  running_.reset();
+  if (lease_over || ready_bytes_ > 0 || std::chrono::steady_clock::now() - last_flush_ > kMaxDelay)
+    signal_locked();
+}
+
+void WorkerState::abandon_running() {
+  const std::lock_guard lock(mutex_);
+  running_.reset();
+}
+
+bool WorkerState::wait_for_stop(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return wake_.wait_for(lock, limit, [&] { return stop_; });
+}
+
+void WorkerState::send(std::string message) {
+  const std::lock_guard lock(mutex_);
+  flush_locked();
+  ready_.push_back(std::move(message));
+  signal_locked();
+}
+
+void WorkerState::set_finished() {
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  flush_locked();
+  signal_locked();
+}
+
+}  // namespace tutti::parallel

@@ -1,0 +1,128 @@
+// What the two threads of a worker share: the compute thread (user code, the process's main thread)
+// and the link (the socket, heartbeats, watchdogs), so that a long item never silences the worker.
+// Internal to the room.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/file.h"
+#include "tutti/parallel/run/schedule.h"
+#include "tutti/parallel/wire/wire.h"
+#include "tutti/parallel/worker/worker.h"
+
+namespace tutti::parallel {
+
+// A page the driver can read after this process has died, however it died: the item it was at.
+// Written before every item; on the same machine that names the culprit exactly.
+class ProgressPage {
+ public:
+  ProgressPage(const std::filesystem::path& run_folder,
+               int worker_id);  // failing to map is not fatal
+  ~ProgressPage();
+  ProgressPage(const ProgressPage&) = delete;
+  ProgressPage& operator=(const ProgressPage&) = delete;
+  void enter(std::uint64_t lease, std::uint64_t index) noexcept;
+  void leave() noexcept;
+  // Driver side.
+  static std::optional<RunningItem> read(const std::filesystem::path& run_folder, int worker_id);
+  static std::filesystem::path path(const std::filesystem::path& run_folder, int worker_id);
+
+ private:
+  struct Page {
+    std::atomic<std::uint64_t> lease;
+    std::atomic<std::uint64_t> index_plus_1;  // 0: between items
+  };
+  Page* page_ = nullptr;
+};
+
+class WorkerState {
+ public:
+  using SteadyTime = std::chrono::steady_clock::time_point;
+
+  WorkerState();
+
+  // ---- link thread
+  void push_job(std::uint32_t job, std::string spec_json);
+  void push_lease(const wire::Lease& lease);
+  std::vector<IndexRange> take_back(std::uint64_t lease, std::uint64_t max_items);
+  void stop();                             // no new item; finished() once the running one is over
+  std::vector<std::string> take_output();  // messages to send
+  int event_fd() const noexcept { return event_.get(); }
+  struct Running {
+    std::uint64_t lease = 0;
+    std::uint64_t index = 0;
+    SteadyTime since;
+  };
+  std::optional<Running> running() const;
+  std::uint64_t num_queued() const;
+  bool finished() const;  // the compute thread has left
+  double item_timeout() const { return item_timeout_s_.load(std::memory_order_relaxed); }
+
+  // ---- compute thread
+  struct JobOrder {
+    std::uint32_t job = 0;
+    std::string spec_json;
+  };
+  struct BatchOrder {
+    std::uint64_t lease = 0;
+    std::vector<std::uint64_t> indices;  // reused between calls
+  };
+  enum class Next { kStop, kJob, kBatch };
+  Next wait(std::uint64_t batch_size, JobOrder& job, BatchOrder& batch);
+  void add_result(const BatchOrder& batch, const wire::ResultRecord& record, bool last);
+  // The running batch gets no result; it is somebody else's again.
+  void abandon_running();
+  // Are we to leave? Waits a moment for the word to arrive.
+  bool wait_for_stop(std::chrono::milliseconds limit);
+  void send(std::string message);
+  void set_item_timeout(double seconds) {
+    item_timeout_s_.store(seconds, std::memory_order_relaxed);
+  }
+  void set_finished();
+
+ private:
+  struct QueuedLease {
+    std::uint64_t id = 0;
+    std::uint32_t job = 0;
+    std::vector<IndexRange> unstarted;
+    std::size_t at = 0;  // ranges before it are used up
+  };
+  void signal_locked();
+  void flush_locked();
+
+  UniqueFd event_;
+  std::atomic<double> item_timeout_s_{0};
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // guarded by mutex_
+  std::optional<JobOrder> job_;
+  std::uint32_t current_job_ = 0;
+  std::deque<QueuedLease> leases_;
+  std::optional<Running> running_;
+  bool stop_ = false;
+  bool finished_ = false;
+  wire::ResultsBuilder results_;
+  std::uint64_t results_lease_ = 0;
+  std::vector<std::string> ready_;
+  std::size_t ready_bytes_ = 0;
+  std::uint64_t batch_size_ = 1;  // of the job at hand, as wait() was told
+  bool signalled_ = false;
+  SteadyTime last_flush_{};
+};
+
+// Resident memory of a process and everything below it: a command an item runs counts as the item.
+std::uint64_t tree_resident_bytes(const std::string& pid, int depth = 0);
+
+// The link's thread function; returns when the worker should leave.
+void run_link(WorkerState& state, const WorkerOptions& options);
+
+}  // namespace tutti::parallel
