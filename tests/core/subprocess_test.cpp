@@ -65,6 +65,18 @@ TEST(RunCommand, TimeoutKillsTheWholeGroup) {
   EXPECT_TRUE(eventually([&] { return !is_running(grandchild); }));
 }
 
+TEST(RunCommand, AnotherThreadCanEndIt) {
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  const UniqueFd stop(fds[0]);
+  UniqueFd tell(fds[1]);
+  std::thread other([&] { tell.reset(); });
+  const auto result = run_command({.argv = {"sleep", "1000"}, .stop_fd = stop.get()});
+  other.join();
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_FALSE(result.ok());
+}
+
 TEST(RunCommand, CaptureIsCappedAndTheChildStillFinishes) {
   const auto result =
       run_command({.argv = {"sh", "-c", "head -c 3000000 /dev/zero"}, .capture_limit = 1000});

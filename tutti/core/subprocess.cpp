@@ -211,9 +211,11 @@ CommandResult run_command(const Command& command) {
   sigaddset(&pipe_signal, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &previous);
   while (out.read || err.read || !exited) {
-    pollfd fds[3] = {
-        {out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}, {in.write.get(), POLLOUT, 0}};
-    ::poll(fds, 3, exited ? 50 : 20);
+    pollfd fds[4] = {{out.read.get(), POLLIN, 0},
+                     {err.read.get(), POLLIN, 0},
+                     {in.write.get(), POLLOUT, 0},
+                     {exited ? -1 : command.stop_fd, POLLIN, 0}};
+    ::poll(fds, 4, exited ? 50 : 20);
     bool got_bytes = false;
     for (int i = 0; i < 2; ++i) {
       UniqueFd& source = i == 0 ? out.read : err.read;
@@ -235,7 +237,8 @@ CommandResult run_command(const Command& command) {
     }
     if (exited && !got_bytes) break;
     if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
-    if (!exited && limited && SteadyClock::now() >= deadline) {
+    const bool stopped = fds[3].revents != 0;
+    if (!exited && (stopped || (limited && SteadyClock::now() >= deadline))) {
       result.timed_out = true;
       ::kill(command.own_group ? -pid : pid, SIGKILL);
       ::waitpid(pid, &raw_status, 0);

@@ -34,7 +34,8 @@ struct Command {
   int stdout_fd = -1;  // Process only, before the paths: the child writes there
   int stderr_fd = -1;  // Process only, before the paths
   std::chrono::milliseconds timeout{0};  // run_command only; 0: none
-  std::size_t capture_limit = 4 << 20;   // bytes kept of each of stdout and stderr
+  int stop_fd = -1;  // run_command only: once it can be read, the command ends as if out of time
+  std::size_t capture_limit = 4 << 20;  // bytes kept of each of stdout and stderr
   bool die_with_parent =
       true;  // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one
   bool own_group = true;      // false: stays in our process group (a timeout then kills it alone)
