@@ -8,6 +8,7 @@
 
 #include "apps/command.h"
 #include "tutti/core/error.h"
+#include "tutti/core/program.h"
 #include "tutti/core/text.h"
 
 namespace {
@@ -48,7 +49,7 @@ void print_help() {
 
 // Replaces this process by the sibling that knows the command; argv[0] tells it which it was.
 [[noreturn]] void exec_sibling(const char* name, char** argv) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  const auto program = tutti::own_program().parent_path() / name;
   ::execv(program.c_str(), argv);
   tutti::throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
 }

@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/client.h"
 
@@ -56,7 +57,7 @@ int run_parallel(int argc, char** argv) {
     for (const auto& warning : problems.warnings()) log::warning("{}", warning.describe());
   parallel::WorkerLaunch launch;
   launch.run_folder = run_folder;
-  launch.command = {parallel::own_program(), "worker", "--run", run_folder};
+  launch.command = {own_program().string(), "worker", "--run", run_folder};
   const auto backend = parallel::make_backend(settings, launch, CommandRunner::system());
   const auto previews = backend->scripts(settings.n_workers);
   for (std::size_t i = 0; i < previews.size(); ++i) {

@@ -11,6 +11,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/launch/nodes.h"
@@ -351,7 +352,7 @@ Entry enter(const LaunchRequest& request, const std::vector<std::string>& comman
   std::vector<std::string> own_command = command;
   // srun would take the link for itself.
   if (!own_command.empty() && own_command[0] == "/proc/self/exe") {
-    own_command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+    own_command[0] = own_program().string();
   }
   const Detection found = detect(current_environment(), request);
   if (found.kind == Detection::Kind::kRank) return {found.rank, 0};

@@ -38,8 +38,6 @@ std::vector<wire::IndexRange> Indices::ranges() const {
   return ranges;
 }
 
-std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
 std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange>& work,
                                               const std::function<double(std::uint64_t)>& cost) {
   std::vector<std::pair<double, std::uint64_t>> items;

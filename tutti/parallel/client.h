@@ -151,7 +151,4 @@ class Client {
   std::unique_ptr<Engine> engine_;
 };
 
-// The path of the program that runs, for worker commands.
-std::string own_program();
-
 }  // namespace tutti::parallel

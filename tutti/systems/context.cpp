@@ -9,6 +9,7 @@
 #include "tutti/config/recipe_defaults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/systems/dataset_builder.h"
@@ -195,7 +196,7 @@ StageContext load_context(const ContextRequest& request, const Extensions& exten
 }
 
 std::vector<std::string> stage_command(const std::string& stage, const ContextRequest& request) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tutti";
+  const auto program = own_program().parent_path() / "tutti";
   std::vector<std::string> command = {program.string(), stage};
   const auto add = [&](const char* flag, const std::vector<std::filesystem::path>& files) {
     for (const auto& file : files) command.insert(command.end(), {flag, file.string()});

@@ -11,6 +11,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/registry.h"
@@ -106,7 +107,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   const std::uint64_t left = wire::total_items(work);
   run.pieces = cut_into_pieces(work, settings.n_workers, run.spec.batch_size);
   run.item_names = async_options.item_names;
-  run.program = async_options.program.empty() ? std::vector<std::string>{own_program()}
+  run.program = async_options.program.empty() ? std::vector<std::string>{own_program().string()}
                                               : async_options.program;
   run.beat_s = async_options.beat_s;
   run.stale_s = async_options.stale_s > 0 ? async_options.stale_s : (is_local(settings) ? 3 : 20);

@@ -13,6 +13,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/parallel/wire/network.h"
 
 namespace tutti::parallel {
@@ -45,7 +46,7 @@ Engine::Engine(ParallelSettings settings, ClientOptions options)
     }
   }
   options_.run_folder = std::filesystem::absolute(options_.run_folder);
-  if (options_.worker_command.empty()) options_.worker_command = {own_program()};
+  if (options_.worker_command.empty()) options_.worker_command = {own_program().string()};
   options_.worker_command.insert(options_.worker_command.end(),
                                  {"worker", "--run", options_.run_folder.string()});
   if (options_.silence_s <= 0) options_.silence_s = local_ ? 3 : 20;

@@ -11,6 +11,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/client.h"
@@ -94,7 +95,7 @@ int worker_main(int argc, char** argv) try {
   options.memory_limit = static_cast<std::uint64_t>(env_number("TUTTI_WORKER_MEMORY_LIMIT", 0));
   options.drain_at = env_number("TUTTI_WORKER_DRAIN_AT", 0);
   if (!options.async_generation.empty() && options.async_name.empty()) {
-    std::vector<std::string> command = {own_program(), "worker"};
+    std::vector<std::string> command = {own_program().string(), "worker"};
     command.insert(command.end(), argv + 1, argv + argc);
     return supervise_async(command, options);
   }

@@ -1,0 +1,16 @@
+// Which program this process runs.
+#pragma once
+
+#include <filesystem>
+
+namespace tutti {
+
+// The program to start for another process of the same kind: a worker, a rank, a sibling beside it.
+//
+//   Process::start({.argv = {own_program(), "worker", "--run", folder}});
+//
+// It is /proc/self/exe, except in a bundle that brings its own loader and C library (tools/bundle.sh):
+// there that link names the loader, and TUTTI_PROGRAM the small program that called it.
+std::filesystem::path own_program();
+
+}  // namespace tutti
