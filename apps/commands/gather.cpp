@@ -6,8 +6,8 @@
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/parallel/worker/command_runner.h"
 
@@ -44,7 +44,7 @@ int run_gather(int argc, char** argv) {
   const parallel::Indices indices =
       parallel::range(first, first + state.value("items", std::uint64_t{0}));
   const auto counts = parallel::write_results(
-      folder, parallel::fingerprint_hash(manifest.at("fingerprint")), indices,
+      folder, Fingerprint(manifest.at("fingerprint")).hash(), indices,
       parallel::make_item_of(item_names(folder, manifest), indices), nullptr);
   if (!quiet)
     std::printf("%s/results.jsonl: %llu ok, %llu failed, %llu missing\n", folder.c_str(),

@@ -7,8 +7,8 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/worker/worker.h"
-#include "tutti/systems/recognizer.h"
 #include "tutti/systems/stage.h"
+#include "tutti/systems/transcribe/transcribe.h"
 
 namespace {
 
@@ -46,8 +46,8 @@ int run_program(const std::string& name, int argc, char** argv) {
   int last = 0;
   bool dry_run = false;
   bool quiet = false;
-  bool as_json = false;
-  std::filesystem::path pack;
+  systems::TranscribeRequest files_request;
+  bool as_json = false, as_srt = false, as_vtt = false, as_ctm = false;
   if (name == "run") {
     app.add_option("--stages", stages, "names, or all");
     app.add_option("--stage", first, "first stage by number");
@@ -63,8 +63,18 @@ int run_program(const std::string& name, int argc, char** argv) {
   app.add_flag("--force", request.force, "run stages again although their inputs did not change");
   app.add_flag("--quiet", quiet, "warnings and errors only");
   if (name == "infer") {
-    app.add_option("--model", pack, "a packed model: decode the audio files that follow");
-    app.add_flag("--json", as_json, "with --model: a JSON object per file");
+    app.add_option("--model", files_request.model,
+                   "a packed model: decode the audio files, folders, or - (stdin) that follow");
+    app.add_option("--device", files_request.device, "with --model: auto, cpu, cuda or cuda:N");
+    auto* json = app.add_flag("--json", as_json, "with --model: a JSON object per file");
+    auto* srt = app.add_flag("--srt", as_srt, "with --model: SubRip subtitles")->excludes(json);
+    auto* vtt = app.add_flag("--vtt", as_vtt, "with --model: WebVTT subtitles")
+                    ->excludes(json)
+                    ->excludes(srt);
+    app.add_flag("--ctm", as_ctm, "with --model: NIST CTM, a line per word")
+        ->excludes(json)
+        ->excludes(srt)
+        ->excludes(vtt);
   }
   app.add_option("overrides", request.overrides, "key=value, or audio files with --model");
   CLI11_PARSE(app, argc, argv);
@@ -78,7 +88,20 @@ int run_program(const std::string& name, int argc, char** argv) {
     });
   if (quiet) log::configure({.level = log::Level::kWarning});
 
-  if (!pack.empty()) return systems::recognise_files(pack, request.overrides, as_json), 0;
+  if (!files_request.model.empty()) {
+    using Format = systems::TranscriptFormat;
+    files_request.format = as_json  ? Format::kJson
+                           : as_srt ? Format::kSrt
+                           : as_vtt ? Format::kVtt
+                           : as_ctm ? Format::kCtm
+                                    : Format::kText;
+    for (const std::string& word : request.overrides)
+      (config::is_override(word) && !std::filesystem::exists(word) ? files_request.options
+                                                                   : files_request.inputs)
+          .push_back(word);
+    const bool whole = systems::transcribe(files_request) == 0;
+    return static_cast<int>(whole ? ExitCode::kDone : ExitCode::kItemsFailed);
+  }
 
   std::vector<systems::Stage> selected;
   if (name != "run")
@@ -94,8 +117,8 @@ int run_program(const std::string& name, int argc, char** argv) {
   systems::StageContext context = systems::load_context(request, extensions);
   context.command = {"tutti", name};
   context.command.insert(context.command.end(), argv + 1, argv + argc);
-  systems::run_stages(selected, context, dry_run);
-  return 0;
+  const bool whole = systems::run_stages(selected, context, dry_run);
+  return static_cast<int>(whole ? ExitCode::kDone : ExitCode::kItemsFailed);
 }
 
 }  // namespace

@@ -203,5 +203,30 @@ TEST(RealAudio, DigitsAndAn4AreReadWhole) {
   }
 }
 
+TEST(AudioProblem, SaysWhatIsWrong) {
+  std::vector<float> samples(100, 0.1F);
+  EXPECT_EQ(audio_problem(samples), "");
+  samples[7] = std::nanf("");
+  EXPECT_EQ(audio_problem(samples), "has a sample that is not a number (number 7)");
+  samples[7] = -INFINITY;
+  EXPECT_EQ(audio_problem(samples), "has a sample that is infinite (number 7)");
+  EXPECT_EQ(audio_problem(std::vector<float>(10)), "is silent: every sample is 0");
+  EXPECT_EQ(audio_problem({}), "has no samples");
+}
+
+TEST(CutWav, IsRefusedUnlessItsHeaderNeverKnewTheLength) {
+  std::string bytes = encode_audio({std::vector<float>(1000, 0.1F), 16000}, "wav");
+  const std::string half = bytes.substr(0, 1000);
+  try {
+    decode_audio(half, "half.wav");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("half.wav: cut short"), std::string::npos);
+  }
+  const auto at = bytes.find("data") + 4;
+  bytes.replace(at, 4, "\xff\xff\xff\xff");  // as ffmpeg writes into a pipe
+  EXPECT_EQ(decode_audio(bytes, "pipe.wav").samples.size(), 1000U);
+}
+
 }  // namespace
 }  // namespace tutti::data

@@ -134,14 +134,37 @@ TEST(Preprocess, NoiseHasTheAskedRatio) {
   EXPECT_EQ(power(silence), 0);
 }
 
-TEST(Preprocess, ReverberationKeepsLengthPowerAndAlignment) {
+TEST(Preprocess, PausesDoNotCountAsSpeech) {
+  // Half of it silence: the noise is as loud as if there were none.
+  const std::vector<float> half = sine(300, 0.512, 16000);
+  std::vector<float> clean = half;
+  clean.resize(2 * half.size());
+  std::vector<float> noisy = clean;
+  add_noise(noisy, noise_signal(3000), 0, 10);
+  std::vector<float> difference(clean.size());
+  for (std::size_t i = 0; i < clean.size(); ++i) difference[i] = noisy[i] - clean[i];
+  EXPECT_NEAR(10 * std::log10(power(half) / power(difference)), 10, 0.3);
+}
+
+TEST(Preprocess, ReverberationKeepsLengthAndPowerAndDelays) {
   std::vector<float> rir(500, 0.0F);
   rir[100] = -1;
   std::vector<float> speech = sine(300, 0.5, 16000);
   const std::vector<float> before = speech;
   reverberate(speech, rir);
   ASSERT_EQ(speech.size(), before.size());
-  for (std::size_t i = 0; i < speech.size(); ++i) ASSERT_NEAR(speech[i], -before[i], 1e-4);
+  for (std::size_t i = 0; i < 100; ++i) ASSERT_NEAR(speech[i], 0, 1e-4);
+  EXPECT_NEAR(power(speech), power(before), 0.02 * power(before));
+}
+
+TEST(Preprocess, PeaksStayWithinFullScale) {
+  PreprocessSettings s;
+  s.noise_db_low = s.noise_db_high = -20;
+  PreprocessParts parts;
+  parts.noises = std::make_shared<Recordings>(std::vector<std::vector<float>>{noise_signal(3000)});
+  Sample sample = sample_of("u");
+  Preprocessor(s, std::move(parts), 0, Mode::kTrain)(sample, 0);
+  for (const float v : sample.speech) ASSERT_LE(std::abs(v), 1.0001F);
 }
 
 TEST(Preprocess, LengthLimitsNameTheUtterance) {

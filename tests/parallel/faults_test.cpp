@@ -160,8 +160,10 @@ struct SlowReader : BaseRunner {
   }
   std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
                                   const Env& env) const override {
-    if (indices.size() > 7) throw TaskError("batch too large");
-    return BaseRunner::forward_batch(indices, env);
+    auto results = BaseRunner::forward_batch(indices, env);
+    for (Json& result : results)
+      result = result.get<std::string>() + static_cast<char>('0' + indices.size());
+    return results;
   }
 };
 TUTTI_REGISTER_RUNNER(SlowReader);
@@ -172,8 +174,26 @@ TEST(Runner, BatchesNeverExceedBatchSizeAndKeepTheOrder) {
   const auto results = runner(range(100), {.batch_size = 7, .cost = [](std::uint64_t i) {
                                              return static_cast<double>(i % 13);
                                            }});
-  for (std::uint64_t i = 0; i < 100; ++i)
+  for (std::uint64_t i = 0; i < 100; ++i) {
     EXPECT_EQ(results[i].get<std::string>()[0], static_cast<char>('a' + i % 26));
+    EXPECT_LE(results[i].get<std::string>().back(), '7');
+  }
+}
+
+struct DislikesFive : BaseRunner {
+  using BaseRunner::BaseRunner;
+  Json forward(std::uint64_t index, const Env&) const override {
+    if (index == 5) throw DataError("five is damaged");
+    return index;
+  }
+};
+TUTTI_REGISTER_RUNNER(DislikesFive);
+
+TEST(Runner, OneBadItemOfABatchFailsAlone) {
+  const CountingProvider provider;
+  DislikesFive runner(provider);
+  const auto results = runner(range(40), {.batch_size = 8, .on_error = "skip"});
+  for (std::uint64_t i = 0; i < 40; ++i) EXPECT_EQ(results[i], i == 5 ? Json() : Json(i));
 }
 
 TEST(Api, ASettingNeverLeaksOutOfItsScope) {

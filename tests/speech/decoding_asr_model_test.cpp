@@ -227,10 +227,73 @@ TEST(Speech2Text, LongFormCoversTheRecordingOnce) {
   EXPECT_TRUE(recognise.decode_long({}).empty());
 }
 
+TEST(Speech2Text, AudioThatIsNotANumberIsRefusedAndTheOthersGoOn) {
+  for (AsrDecoderKind kind :
+       {AsrDecoderKind::kAttention, AsrDecoderKind::kNone, AsrDecoderKind::kTransducer}) {
+    auto waveforms = noises({9000, 9000, 9000});
+    waveforms[1][100] = std::nanf("");
+    Speech2Text recognise(small_model(kind), letters(),
+                          {.batch_size = 4, .beam_size = 3, .ctc_weight = 0.3, .maxlenratio = -8});
+    const auto found = recognise.decode(waveforms);
+    EXPECT_THAT(found[1].problem, HasSubstr("not a number"));
+    for (const std::size_t good : {0, 2}) {
+      EXPECT_EQ(found[good].problem, "");
+      EXPECT_EQ(found[good].nbest[0].text, recognise.decode({waveforms[good]})[0].nbest[0].text);
+    }
+  }
+}
+
+TEST(Speech2Text, WeightsThatOverflowAreFoundInsideTheModel) {
+  for (AsrDecoderKind kind :
+       {AsrDecoderKind::kAttention, AsrDecoderKind::kNone, AsrDecoderKind::kTransducer}) {
+    AsrModel model = small_model(kind);
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& weight : model->encoder->parameters()) weight.fill_(std::nanf(""));
+    }
+    Speech2Text recognise(model, letters(), {.beam_size = 3, .maxlenratio = -8});
+    EXPECT_THAT(recognise.decode(noises({9000}))[0].problem, HasSubstr("not finite"));
+  }
+}
+
+TEST(Speech2Text, TransducerSearchEndsWhenItsOwnWeightsAreNotNumbers) {
+  AsrModel model = small_model(AsrDecoderKind::kTransducer);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& weight : model->joint_network->parameters()) weight.fill_(std::nanf(""));
+  }
+  Speech2Text recognise(model, letters(), {.beam_size = 3});
+  EXPECT_EQ(recognise.decode(noises({9000}))[0].nbest[0].text, "");
+}
+
+TEST(Speech2Text, LongRecordingsGiveTheSameWordsInAnyBatch) {
+  const auto waveform = noises({16000 * 9})[0];
+  for (const char* cut : {"energy", "plain"}) {
+    std::vector<std::string> texts;
+    for (const std::size_t batch : {1, 8}) {
+      Speech2TextOptions options{.batch_size = batch, .beam_size = 2, .maxlenratio = -8};
+      options.cut = cut;
+      options.window = 2;
+      Speech2Text recognise(small_model(AsrDecoderKind::kAttention), letters(), options);
+      const auto found = recognise.decode({waveform})[0];
+      EXPECT_EQ(found.nbest.size(), 1U);
+      texts.push_back(found.nbest[0].text);
+    }
+    EXPECT_EQ(texts[0], texts[1]) << cut;
+  }
+}
+
+TEST(Speech2Text, ABeamLargerThanTheVocabularyIsCut) {
+  Speech2Text recognise(small_model(AsrDecoderKind::kAttention), letters(),
+                        {.beam_size = 1000, .maxlenratio = -2});
+  EXPECT_EQ(recognise.options().beam_size, letters().tokens().size());
+}
+
 TEST(Speech2Text, ChecksItsOptions) {
   const auto make = [](Speech2TextOptions options) {
     Speech2Text(small_model(AsrDecoderKind::kAttention), letters(), std::move(options));
   };
+  EXPECT_NO_THROW(make({.device = "auto"}));
   EXPECT_THAT([&] { make({.device = "gpu"}); },
               ThrowsMessage<ConfigError>(HasSubstr("device: got 'gpu'")));
   EXPECT_THAT([&] { make({.dtype = "int8"}); }, ThrowsMessage<ConfigError>(HasSubstr("dtype")));

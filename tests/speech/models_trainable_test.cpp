@@ -69,6 +69,14 @@ TEST(AsrTrainable, LearnsABatchByHeartWithEveryKindOfDecoder) {
   }
 }
 
+TEST(AsrTrainable, TheCharacterErrorRateCountsCharacters) {
+  AsrTrainable model(make_model("conformer", "", "transformer"),
+                     {"<blank>", "\u2581one", "\u00e9t", "<space>", "a", "bc", "\u2581"});
+  model.set_training(false);
+  // {one, ét, <space>}, {a, bc}, {a word mark alone}
+  EXPECT_EQ(model.validation_step(make_batch()).ratios.at("cer_ctc").denominator, 3 + 2 + 1 + 2);
+}
+
 TEST(AsrTrainable, CheckpointedLayersChangeNothingButMemory) {
   std::map<std::string, torch::Tensor> gradients[2];
   for (const bool checkpointed : {false, true}) {

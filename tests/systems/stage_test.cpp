@@ -8,6 +8,8 @@
 #include "tutti/core/file.h"
 #include "tutti/systems/builders/numbers.h"
 #include "tutti/systems/dataset_builder.h"
+#include "tutti/systems/experiment_config.h"
+#include "tutti/systems/preprocess.h"
 
 namespace tutti::systems {
 namespace {
@@ -126,6 +128,32 @@ TEST(Context, AStageWithoutItsConfigSaysWhichFlagIsMissing) {
   } catch (const ConfigError& e) {
     EXPECT_THAT(e.what(), HasSubstr("--inference_config"));
   }
+}
+
+TEST(Preprocessing, DecodingHearsWhatValidationDoes) {
+  const auto training = config::parse_yaml(
+      "dataset: {preprocessor: {speech_volume_normalize: 0.5, max_samples: 10}}\n", "t");
+  const auto prepare = make_inference_prepare(training);
+  data::Sample sample{.uid = "u", .speech = std::vector<float>(100, 0.1F), .sample_rate = 16000};
+  prepare(sample);
+  EXPECT_FLOAT_EQ(sample.speech[0], 0.5F);
+  sample.speech[3] = std::nanf("");
+  EXPECT_THROW(prepare(sample), DataError);
+}
+
+TEST(ExperimentConfig, FollowsItsFolder) {
+  TempFolder folder;
+  const auto recipe = folder.path() / "new" / "recipe";
+  std::filesystem::create_directories(recipe / "exp/tag");
+  std::filesystem::create_directories(recipe / "data");
+  write_file_atomic(recipe / "data/tokens.txt", "a\n");
+  write_file_atomic(recipe / "exp/tag/config.yaml",
+                    "exp_dir: /old/recipe/exp/tag\nmodel: {token_list: "
+                    "/old/recipe/data/tokens.txt, other: /old/recipe/data/absent, far: /etc}\n");
+  const auto config = read_experiment_config(recipe / "exp/tag/config.yaml");
+  EXPECT_EQ(config["model"]["token_list"].raw(), (recipe / "data/tokens.txt").string());
+  EXPECT_EQ(config["model"]["other"].raw(), "/old/recipe/data/absent");
+  EXPECT_EQ(config["model"]["far"].raw(), "/etc");
 }
 
 TEST(Numbers, InWords) {

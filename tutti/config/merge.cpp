@@ -229,4 +229,33 @@ bool is_override(const std::string& argument) {
   return argument.find('/') > equals;
 }
 
+Node without_key(const Node& map, const std::string& key) {
+  auto copy = map.is_map() ? std::make_shared<Value>(*map.value()) : std::make_shared<Value>();
+  copy->kind = Kind::kMap;
+  if (copy->map.size() != copy->key_marks.size()) copy->key_marks.clear();
+  for (std::size_t i = copy->map.size(); i-- > 0;) {
+    if (copy->map[i].first != key) continue;
+    copy->map.erase(copy->map.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!copy->key_marks.empty())
+      copy->key_marks.erase(copy->key_marks.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return Node(copy, map.path());
+}
+
+Node with_key(const Node& map, const std::string& key, const Node& value) {
+  auto copy = std::make_shared<Value>(*without_key(map, key).value());
+  if (copy->map.size() == copy->key_marks.size()) copy->key_marks.push_back(value.mark());
+  copy->map.emplace_back(key, value.value());
+  return Node(copy, map.path());
+}
+
+Node with_key(const Node& map, const std::string& key, const std::string& text) {
+  auto value = std::make_shared<Value>();
+  value->kind = Kind::kScalar;
+  value->text = text;
+  value->quoted = true;
+  value->mark = map.mark();
+  return with_key(map, key, Node(value));
+}
+
 }  // namespace tutti::config

@@ -24,4 +24,10 @@ ValuePtr apply_override(const ValuePtr& root, const std::string& text, Problems&
 // True for what looks like an override rather than a file name.
 bool is_override(const std::string& argument);
 
+// A map (a missing one counts as empty) with a key set or taken away; what stays keeps its place in
+// the file for messages.
+Node with_key(const Node& map, const std::string& key, const Node& value);
+Node with_key(const Node& map, const std::string& key, const std::string& text);  // a quoted text
+Node without_key(const Node& map, const std::string& key);
+
 }  // namespace tutti::config

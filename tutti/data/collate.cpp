@@ -97,11 +97,14 @@ Batch collate(std::vector<Sample> samples, const CollateSettings& settings,
   }
   std::vector<View> rows(samples.size());
   if (has_speech) {
-    for (std::size_t b = 0; b < samples.size(); ++b)
+    for (std::size_t b = 0; b < samples.size(); ++b) {
+      const std::int64_t width = std::max<std::int64_t>(samples[b].feature_dim, 1);
       rows[b] = {DType::kFloat32,
-                 static_cast<std::int64_t>(samples[b].speech.size()),
+                 static_cast<std::int64_t>(samples[b].speech.size()) / width,
                  {},
                  samples[b].speech.data()};
+      if (samples[b].feature_dim > 0) rows[b].inner = {width};
+    }
     stack(batch, "speech", rows, settings, allocate);
   }
   if (has_tokens) {

@@ -6,6 +6,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
+#include "tutti/data/io/kaldi_matrix.h"
 
 namespace tutti::data {
 namespace {
@@ -17,6 +18,7 @@ class ManifestDataset final : public Dataset {
   std::size_t size() const override { return manifest_.size(); }
   std::string uid(std::size_t index) const override { return std::string(manifest_.uid(index)); }
   std::size_t find(std::string_view uid) const override { return manifest_.find(uid); }
+  std::string text(std::size_t index) const override { return std::string(manifest_.text(index)); }
   std::uint64_t num_samples(std::size_t index) const override {
     return manifest_.entry(index).num_samples;
   }
@@ -35,6 +37,13 @@ class ManifestDataset final : public Dataset {
                                   manifest_.where(index), entry.audio),
                       "run it once: `tutti pack --run_commands` turns such a list into an archive");
     try {
+      if (is_matrix_name(entry.audio)) {
+        const Array feats = read_matrix(std::string(entry.audio));
+        sample.feature_dim = feats.shape[1];
+        sample.sample_rate = static_cast<int>(kFeatureFrameRate * sample.feature_dim);
+        sample.speech.assign(feats.data<float>(), feats.data<float>() + feats.size());
+        return sample;
+      }
       Audio audio = read_audio(std::string(entry.audio),
                                {.begin_s = entry.begin_s,
                                 .end_s = entry.end_s,
@@ -81,6 +90,10 @@ class CombinedDataset final : public Dataset {
   Sample read(std::size_t index) const override {
     const auto [part, local] = locate(index);
     return parts_[part].dataset->read(local);
+  }
+  std::string text(std::size_t index) const override {
+    const auto [part, local] = locate(index);
+    return parts_[part].dataset->text(local);
   }
   std::uint64_t num_samples(std::size_t index) const override {
     const auto [part, local] = locate(index);

@@ -21,12 +21,16 @@
 
 namespace tutti::data {
 
+// Frames of features made elsewhere (Kaldi's archives, .npy) are taken to be 10 ms apart.
+inline constexpr int kFeatureFrameRate = 100;
+
 // One utterance in memory, passed along the preprocessing chain.
 struct Sample {
   std::string uid;
-  std::vector<float> speech;  // [T], in [-1, 1]
-  int sample_rate = 0;        // Hz
-  std::string text;           // as written
+  std::vector<float> speech;     // [T], in [-1, 1]; or features made elsewhere, [T * feature_dim]
+  int sample_rate = 0;           // Hz; of features: values per second, at kFeatureFrameRate
+  std::int64_t feature_dim = 0;  // 0: speech holds samples
+  std::string text;              // as written
   std::string speaker;
   std::vector<std::int64_t> tokens;    // filled by the tokenizer step
   std::map<std::string, Array> extra;  // further fields to collate, first dimension may vary
@@ -40,6 +44,8 @@ class Dataset {
   virtual std::string uid(std::size_t index) const = 0;
   virtual std::size_t find(std::string_view uid) const = 0;  // kMissing: none
   virtual Sample read(std::size_t index) const = 0;
+  // What was said, without its audio where that is possible.
+  virtual std::string text(std::size_t index) const { return read(index).text; }
   // Known without reading audio; 0 when not.
   virtual std::uint64_t num_samples(std::size_t index) const = 0;
   // Changes whenever the list of utterances does.

@@ -38,6 +38,7 @@ struct PreprocessSettings {
   double volume_db_high = 0;
   double volume_normalize =
       0;  // peak to scale to; 0: off; also in evaluation, as it is no augmentation
+  std::int64_t pad_samples = 0;  // shorter ones get zeros up to this (ESPnet's min_sample_size)
   std::int64_t min_samples = 0;  // shorter ones are bad utterances; 0: no limit
   std::int64_t max_samples = 0;
   // ESPnet's data_aug_effects, _num and _prob; set by whoever reads that list (parse_effects), not
@@ -64,6 +65,8 @@ class Preprocessor {
   void operator()(Sample& sample, std::uint64_t epoch) const;
 
  private:
+  bool changes_samples() const;
+
   const PreprocessSettings settings_;
   const PreprocessParts parts_;
   const std::uint64_t seed_;
@@ -73,10 +76,11 @@ class Preprocessor {
 // The steps, on plain vectors.
 std::vector<float> change_speed(const std::vector<float>& speech, double factor);
 // Adds `noise` (repeated or cut from `offset`) so that 10 log10(speech power / noise power) =
-// snr_db.
+// snr_db; the power of the speech is taken without its pauses.
 void add_noise(std::vector<float>& speech, const std::vector<float>& noise, std::size_t offset,
                double snr_db);
-// Convolves with the impulse response, aligned at its peak; power and length stay what they were.
+// Convolves with the impulse response from its first sample, as ESPnet does; power (without pauses)
+// and length stay what they were.
 void reverberate(std::vector<float>& speech, const std::vector<float>& rir);
 
 }  // namespace tutti::data

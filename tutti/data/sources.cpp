@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "tutti/config/merge.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/archive.h"
+#include "tutti/data/io/resample.h"
 
 namespace tutti::data {
 namespace {
@@ -36,7 +38,7 @@ AudioOptions audio_options(const Node& args, int sample_rate, const std::string&
 }
 
 struct KaldiKeys {
-  std::string wav_scp, text, utt2spk, segments, utt2num_samples, root;
+  std::string wav_scp, feats_scp, text, utt2spk, segments, utt2num_samples, root;
   int sample_rate = 0;
   std::string channel = "first";
 };
@@ -44,7 +46,15 @@ struct KaldiKeys {
 std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) {
   using K = KaldiKeys;
   Schema<K> s("kaldi", "Kaldi's tables.");
-  s.field("wav_scp", &K::wav_scp, "audio files", {.required = true});
+  s.field("wav_scp", &K::wav_scp, "audio files");
+  s.field("feats_scp", &K::feats_scp,
+          "features instead of audio: Kaldi's archives (a.ark:15) or .npy files");
+  s.check([](const Node& node, const K& keys, Problems& found) {
+    if (keys.wav_scp.empty() == keys.feats_scp.empty())
+      found.add(node, "expected either wav_scp or feats_scp");
+    if (!keys.feats_scp.empty() && !keys.segments.empty())
+      found.add(node["segments"], "features cannot be cut into segments", "remove it");
+  });
   s.field("text", &K::text, "transcripts");
   s.field("utt2spk", &K::utt2spk, "speakers");
   s.field("segments", &K::segments, "parts of recordings");
@@ -54,7 +64,7 @@ std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) 
   const K k = s.parse(args, problems);
   const AudioOptions options = audio_options(args, k.sample_rate, k.channel, problems);
   if (!problems.empty()) return nullptr;
-  return open_manifest(read_kaldi_manifest({.wav_scp = k.wav_scp,
+  return open_manifest(read_kaldi_manifest({.wav_scp = k.wav_scp.empty() ? k.feats_scp : k.wav_scp,
                                             .text = k.text,
                                             .utt2spk = k.utt2spk,
                                             .segments = k.segments,
@@ -99,6 +109,13 @@ std::shared_ptr<const Dataset> open_packed(const Node& args, Problems& problems)
   return open_archive(k.archive, options);
 }
 
+config::ValuePtr rate_value(int sample_rate) {
+  auto value = std::make_shared<config::Value>();
+  value->kind = config::Kind::kScalar;
+  value->text = std::to_string(sample_rate);
+  return value;
+}
+
 // A dataset whose samples pass through a transform.
 class Transformed final : public Dataset {
  public:
@@ -109,6 +126,7 @@ class Transformed final : public Dataset {
   std::size_t find(std::string_view uid) const override { return inner_->find(uid); }
   std::uint64_t num_samples(std::size_t index) const override { return inner_->num_samples(index); }
   std::uint64_t hash() const override { return inner_->hash(); }
+  std::string text(std::size_t index) const override { return inner_->text(index); }
   Sample read(std::size_t index) const override {
     Sample sample = inner_->read(index);
     transform_(sample);
@@ -163,7 +181,20 @@ std::shared_ptr<const Dataset> DatasetSources::open(const Node& entry, Problems&
   std::shared_ptr<const Dataset> dataset;
   if (own.empty()) {
     const std::string name = entry["data_src"].is_scalar() ? entry["data_src"].raw() : default_src_;
-    dataset = open_.at(name)(entry["data_src_args"], own);
+    const Node args = entry["data_src_args"];
+    int asked = 0;
+    std::string ignored;  // the source reads it too, and complains
+    read(args["sample_rate"], asked, ignored);
+    dataset =
+        open_.at(name)(asked > 0 || sample_rate_ == 0
+                           ? args
+                           : config::with_key(args, "sample_rate", Node(rate_value(sample_rate_))),
+                       own);
+    if (dataset != nullptr && asked > 0 && sample_rate_ > 0 && asked != sample_rate_)
+      dataset = std::make_shared<Transformed>(dataset, [rate = sample_rate_](Sample& sample) {
+        sample.speech = resample(sample.speech, sample.sample_rate, rate);
+        sample.sample_rate = rate;
+      });
   }
   const Node transform = entry["transform"];
   if (dataset != nullptr && !transform.is_null()) {

@@ -40,6 +40,10 @@ class DatasetSources {
   static DatasetSources standard();
   void add(std::string data_src, OpenDataset open) { open_[std::move(data_src)] = std::move(open); }
   void set_transforms(MakeTransform make) { make_transform_ = std::move(make); }
+  bool has(const std::string& data_src) const { return open_.contains(data_src); }
+  // What samples are resampled to in the end; 0: as they are. An entry's own sample_rate comes
+  // first: {sample_rate: 8000} under a model of 16 kHz is speech as a telephone carries it.
+  void set_sample_rate(int sample_rate) { sample_rate_ = sample_rate; }
   // What an entry without data_src means (a recipe's own dataset).
   void set_default(std::string data_src) { default_src_ = std::move(data_src); }
 
@@ -55,6 +59,7 @@ class DatasetSources {
   std::map<std::string, OpenDataset> open_;
   MakeTransform make_transform_;
   std::string default_src_;
+  int sample_rate_ = 0;  // Hz
 };
 
 }  // namespace tutti::data

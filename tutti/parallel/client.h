@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/json.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/wire/job_spec.h"
@@ -60,6 +61,12 @@ struct RunOptions {
   std::optional<double> item_timeout_s;        // 0: none
   std::filesystem::path output_dir;            // runners: journal and results go there; empty: none
   std::function<Json(std::uint64_t)> item_of;  // results.jsonl's "item"; empty: the index
+  // Runners with an output_dir: what decides the results. Empty: provider, runner, config, params and
+  // the provider's model files.
+  Fingerprint fingerprint;
+  bool redo_if_changed = false;  // see RunFolderOptions; else another fingerprint is refused
+  bool keep_old = true;
+  bool start_over = false;         // forget what the output_dir holds
   std::string finisher;            // runners with an output_dir: TUTTI_REGISTER_FINISHER's name
   Json finisher_params = nullptr;  // handed to it
   bool progress = false;           // a progress line on stderr

@@ -31,8 +31,8 @@ class EnvironmentProvider {
 
   // Runs on the worker, once. What it throws is reported to the driver in its own words.
   virtual void build_env(Env& env) const = 0;
-  // Files whose content decides the results (checkpoints): a run refuses to resume when one
-  // changed.
+  // Files whose content decides the results (checkpoints): a run does not go on with the results of
+  // others.
   virtual std::vector<std::string> model_files() const { return {}; }
 
   const config::Node& config() const noexcept { return config_; }

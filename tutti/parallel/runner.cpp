@@ -6,9 +6,9 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/run/folder_run.h"
 
@@ -87,15 +87,22 @@ JobSpec BaseRunner::job_of(const Indices& indices, RunOptions& options) const {
   return job;
 }
 
-Json BaseRunner::fingerprint_of(const JobSpec& job, const Indices& indices) const {
-  Json fingerprint;
-  fingerprint["provider"] = job.provider;
-  fingerprint["runner"] = job.runner;
-  fingerprint["config"] = job.config;
-  fingerprint["params"] = job.params;
-  fingerprint["items"] = indices.size();
-  fingerprint["files"] = file_stamps(provider_.model_files());
-  return fingerprint;
+Json BaseRunner::fingerprint_of(const JobSpec& job, const Indices& indices,
+                                const RunOptions& options) const {
+  if (!options.fingerprint.empty()) return options.fingerprint.json();
+  Fingerprint fingerprint;
+  fingerprint.add("provider", job.provider).add("runner", job.runner);
+  Json config = job.config;
+  if (config.is_object()) config.erase("parallel");  // who computes does not change the result
+  fingerprint.add("config", config).add("params", job.params).add("items", indices.size());
+  for (const std::string& file : provider_.model_files()) fingerprint.add_file(file, file);
+  return fingerprint.json();
+}
+
+RunFolderOptions BaseRunner::opening(const RunOptions& options) {
+  return {.resume = current_parallel().resume && !options.start_over,
+          .redo_if_changed = options.redo_if_changed,
+          .keep_old = options.keep_old};
 }
 
 std::vector<Json> BaseRunner::run_here(RunFolder& folder, const JobSpec& job,
@@ -125,8 +132,8 @@ std::vector<JobStatus> BaseRunner::submit(const Indices& indices, RunOptions opt
   if (options.output_dir.empty())
     throw ConfigError("an asynchronous run needs an output folder", "set RunOptions::output_dir");
   const JobSpec job = job_of(indices, options);
-  RunFolder folder(options.output_dir, fingerprint_of(job, indices), indices,
-                   {.resume = current_parallel().resume});
+  RunFolder folder(options.output_dir, fingerprint_of(job, indices, options), indices,
+                   opening(options));
   AsyncOptions async;
   async.item_names = write_item_names(folder, indices, options.item_of);
   if (!folder.remaining().empty())
@@ -141,19 +148,19 @@ std::vector<Json> BaseRunner::operator()(const Indices& indices, RunOptions opti
     log::warning("parallel.async: a run without an output folder stays with its driver");
   const JobSpec job = job_of(indices, options);
   if (!options.output_dir.empty()) {
-    const Json fingerprint = fingerprint_of(job, indices);
-    RunFolderOptions opening{.resume = current_parallel().resume};
+    const Json fingerprint = fingerprint_of(job, indices, options);
+    RunFolderOptions how_to_open = opening(options);
     if (async) {
       {
-        RunFolder folder(options.output_dir, fingerprint, indices, opening);
+        RunFolder folder(options.output_dir, fingerprint, indices, how_to_open);
         const AsyncOptions how{.item_names = write_item_names(folder, indices, options.item_of)};
         if (!folder.remaining().empty())
           submit_async(folder, current_parallel(), job, indices, options, how);
       }  // nobody may hold the folder while they work in it
       wait_for_async(std::filesystem::absolute(options.output_dir));
-      opening.resume = true;
+      how_to_open.resume = true;
     }
-    RunFolder folder(options.output_dir, fingerprint, indices, opening);
+    RunFolder folder(options.output_dir, fingerprint, indices, how_to_open);
     write_item_names(folder, indices, options.item_of);
     return run_here(folder, job, indices, options);
   }

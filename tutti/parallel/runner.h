@@ -32,6 +32,7 @@ namespace tutti::parallel {
 
 struct JobSpec;
 class RunFolder;
+struct RunFolderOptions;
 
 class BaseRunner {
  public:
@@ -71,7 +72,8 @@ class BaseRunner {
 
  private:
   JobSpec job_of(const Indices& indices, RunOptions& options) const;
-  Json fingerprint_of(const JobSpec& job, const Indices& indices) const;
+  Json fingerprint_of(const JobSpec& job, const Indices& indices, const RunOptions& options) const;
+  static RunFolderOptions opening(const RunOptions& options);
   // Runs what the folder lacks, writes the results, calls hooks and finisher.
   std::vector<Json> run_here(RunFolder& folder, const JobSpec& job, const Indices& indices,
                              const RunOptions& options);

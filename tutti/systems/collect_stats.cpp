@@ -1,16 +1,19 @@
 // Shapes and feature statistics, one utterance an item, on the parallel layer.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
-#include "tutti/core/random.h"
 #include "tutti/data/batching/lengths.h"
+#include "tutti/data/batching/settings.h"
 #include "tutti/data/features/fbank.h"
 #include "tutti/data/features/statistics.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/fingerprints.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/stages.h"
 
@@ -31,6 +34,15 @@ data::FbankSettings frontend_of(const config::Node& training) {
   return settings;
 }
 
+// Features that were made elsewhere.
+data::Array given_features(const data::Sample& sample) {
+  data::Array feats = data::Array::make(
+      data::DType::kFloat32,
+      {static_cast<std::int64_t>(sample.speech.size()) / sample.feature_dim, sample.feature_dim});
+  std::copy(sample.speech.begin(), sample.speech.end(), feats.data<float>());
+  return feats;
+}
+
 // The config is the training file; params name the split.
 class StatisticsProvider : public parallel::EnvironmentProvider {
  public:
@@ -41,7 +53,7 @@ class StatisticsProvider : public parallel::EnvironmentProvider {
                            open_corpus(config(), params().at("split").get<std::string>(),
                                        params().at("data_dir").get<std::string>(), frontend.fs)));
     env.put("fbank", std::make_shared<data::Fbank>(frontend));
-    env.put("codec", std::make_shared<speech::TextCodec>(make_codec(config())));
+    env.put("prepare", std::make_shared<data::Prepare>(make_prepare(config(), false, 0)));
   }
 };
 TUTTI_REGISTER_PROVIDER(StatisticsProvider);
@@ -51,23 +63,32 @@ class StatisticsRunner : public parallel::BaseRunner {
   using BaseRunner::BaseRunner;
   Json forward(std::uint64_t index, const parallel::Env& env) const override {
     const auto& dataset = env.get<std::shared_ptr<const data::Dataset>>("dataset");
-    const auto& codec = env.get<speech::TextCodec>("codec");
-    const data::Sample sample = dataset->read(index);
-    const data::Array feats = env.get<data::Fbank>("fbank").compute(sample.speech);
-    data::Statistics statistics;
-    statistics.add(feats);
-    return {{"uid", sample.uid},
-            {"feats", feats.shape},
-            {"speech", sample.speech.size()},
-            {"text", codec.encode(sample.text).ids.size()},
-            {"stats", statistics.to_json()}};
+    data::Sample sample = dataset->read(index);
+    try {
+      env.get<data::Prepare>("prepare")(sample, 0);
+      const data::Array feats = sample.feature_dim > 0
+                                    ? given_features(sample)
+                                    : env.get<data::Fbank>("fbank").compute(sample.speech);
+      const auto size = static_cast<std::int64_t>(sample.speech.size());
+      data::Statistics statistics;
+      statistics.add(feats);
+      return {{"uid", sample.uid},
+              {"feats", feats.shape},
+              {"speech", sample.feature_dim > 0 ? feats.shape : std::vector{size}},
+              {"text", sample.tokens.size()},
+              {"stats", statistics.to_json()}};
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      if (what.find(sample.uid) != std::string::npos) throw;
+      throw DataError(sample.uid + ": " + what, "mend it, or set on_bad: skip");
+    }
   }
 
   // On the driver, in item order.
   void write_record(std::uint64_t, const Json& result) override {
     const std::string uid = result.at("uid");
     feats_.add(uid, result.at("feats").get<std::vector<std::int64_t>>());
-    speech_.add(uid, {result.at("speech").get<std::int64_t>()});
+    speech_.add(uid, result.at("speech").get<std::vector<std::int64_t>>());
     text_.add(uid, {result.at("text").get<std::int64_t>()});
     auto part = data::Statistics::from_json(result.at("stats"), uid);
     if (statistics_.dim() == 0) statistics_ = data::Statistics(part.dim());
@@ -89,6 +110,15 @@ class StatisticsRunner : public parallel::BaseRunner {
 };
 TUTTI_REGISTER_RUNNER(StatisticsRunner);
 
+// dataloader.SPLIT.on_bad, as training reads it.
+std::string on_bad(const config::Node& training, std::string_view split) {
+  config::Problems problems;
+  const auto settings = data::parse_dataloader(training["dataloader"], {}, problems);
+  problems.throw_if_any();
+  const auto& mode = split == "train" ? settings.train : settings.valid;
+  return mode.loader.on_bad == data::OnBad::kSkip ? "skip" : "stop";
+}
+
 }  // namespace
 
 void collect_stats(const StageContext& context) {
@@ -101,17 +131,25 @@ void collect_stats(const StageContext& context) {
     const StatisticsProvider provider(context.training,
                                       {{"split", split}, {"data_dir", data_dir.string()}});
     StatisticsRunner runner(provider);
-    // The journal's folder carries the fingerprint of data and frontend, so that a changed one
-    // starts anew.
-    const std::uint64_t fingerprint =
-        hash_combine({dataset->hash(), frontend_of(context.training).hash(),
-                      hash64(config::to_json(context.training["dataset"]["preprocessor"]).dump())});
     parallel::RunOptions options;
-    options.output_dir = stats_dir / ".collect" / fmt::format("{}-{:016x}", split, fingerprint);
+    options.output_dir = stats_dir / ".collect" / split;
+    options.fingerprint = statistics_inputs(context, split);
+    options.redo_if_changed = true;
+    options.keep_old = false;  // quickly made again, and as large as the corpus
+    options.start_over = context.request.force;
+    options.on_error = on_bad(context.training, split);
+    options.item_of = [&](std::uint64_t index) -> Json { return dataset->uid(index); };
     options.progress = true;
     options.handle_signals = true;
     log::info("{}: {} utterances", split, dataset->size());
-    runner(parallel::range(dataset->size()), options);
+    const auto results = runner(parallel::range(dataset->size()), options);
+    const auto bad = std::count(results.begin(), results.end(), Json());
+    if (static_cast<std::size_t>(bad) == results.size())
+      throw DataError(fmt::format("{}: not one utterance could be used", split),
+                      "see " + (options.output_dir / "failed.jsonl").string());
+    if (bad > 0)
+      log::warning("{}: {} of {} utterances are left out; the reasons are in {}", split, bad,
+                   results.size(), (options.output_dir / "failed.jsonl").string());
     runner.write(stats_dir / split);
   }
 }

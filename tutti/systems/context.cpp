@@ -12,6 +12,7 @@
 #include "tutti/core/program.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/parallel/backends/backend.h"
+#include "tutti/systems/corpus.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
 #include "tutti/systems/training_model.h"
@@ -20,17 +21,6 @@ namespace tutti::systems {
 namespace {
 
 using config::Node;
-
-Node set(const Node& root, const std::string& key, const Node& value) {
-  auto copy = std::make_shared<config::Value>(*root.value());
-  for (auto& [name, child] : copy->map) {
-    if (name != key) continue;
-    child = value.value();
-    return Node(copy);
-  }
-  copy->map.emplace_back(key, value.value());
-  return Node(copy);
-}
 
 struct Loaded {
   config::FileKind kind = config::FileKind::kTraining;
@@ -47,7 +37,7 @@ Node with_absolute_recipe(const Node& merged) {
   auto value = std::make_shared<config::Value>(*recipe.value());
   value->text = std::filesystem::absolute(path).lexically_normal().string();
   if (value->text.size() > 1 && value->text.back() == '/') value->text.pop_back();
-  return set(merged, "recipe_dir", Node(value));
+  return config::with_key(merged, "recipe_dir", Node(value));
 }
 
 Loaded load_one(config::FileKind kind, const std::vector<std::filesystem::path>& files,
@@ -121,7 +111,7 @@ void inherit(const Node& from, std::string_view key, const Extensions& extension
   if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
     log::warning("{} config: {} is '{}' there; the training config's '{}' is used",
                  config::kind_name(to.kind), key, own.raw(), from[key].raw());
-  to.merged = set(to.merged, std::string(key), from[key]);
+  to.merged = config::with_key(to.merged, std::string(key), from[key]);
 }
 
 }  // namespace
@@ -141,6 +131,7 @@ Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
   host.offer("stages", stage_registry());
   host.offer("dataset builders", dataset_builder_registry());
   host.offer("models", model_registry());
+  host.offer("transforms", transform_registry());
   std::set<std::string> loaded;
   config::Problems problems;
   for (const auto& file : files) {

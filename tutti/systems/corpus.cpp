@@ -2,70 +2,102 @@
 
 #include <fmt/format.h>
 
+#include "tutti/config/merge.h"
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 #include "tutti/systems/dataset_builder.h"
 
 namespace tutti::systems {
 namespace {
 
 namespace fs = std::filesystem;
+using config::Node;
+using config::with_key;
 
-data::Manifest read_manifest_file(const fs::path& path) {
-  return path.extension() == ".tsv" ? data::read_tsv_manifest(path)
-                                    : data::read_jsonl_manifest(path);
-}
-
-data::Manifest read_entry(const config::Node& config, const config::Node& entry,
-                          const fs::path& data_dir) {
-  const config::Node args = entry["data_src_args"];
-  if (!args["manifest"].is_null()) return read_manifest_file(args["manifest"].as<std::string>());
-  if (!args["wav_scp"].is_null())
-    return data::read_kaldi_manifest({.wav_scp = args["wav_scp"].as<std::string>(),
-                                      .text = args["text"].value_or<std::string>(""),
-                                      .utt2spk = args["utt2spk"].value_or<std::string>(""),
-                                      .segments = args["segments"].value_or<std::string>("")});
+// What an entry of a builder means: the manifest it left.
+Node built_entry(const Node& config, const Node& entry, const fs::path& data_dir) {
   const std::string source = data_source_of(config, entry);
   if (source.empty())
-    throw ConfigError(fmt::format("{}: {}: names no data", entry.mark().describe(), entry.path()),
-                      "add data_src: NAME of a builder, or data_src_args: {manifest: FILE}");
+    throw ConfigError(
+        fmt::format("{}: {}: names no data: it has no data_src, and no folder of {} is named like "
+                    "a builder ({})",
+                    entry.mark().describe(), entry.path(),
+                    config["recipe_dir"].is_scalar() ? config["recipe_dir"].raw() : "recipe_dir",
+                    join(dataset_builder_names(), ", ")),
+        "add data_src: NAME of a builder, or data_src_args: {manifest: FILE}");
   make_dataset_builder(source);  // refuses an unknown name, with a suggestion
+  const Node args = entry["data_src_args"];
   const std::string split =
       args["split"].is_null() ? entry["name"].as<std::string>() : args["split"].as<std::string>();
   const fs::path path = manifest_path(data_dir, split);
   if (!fs::exists(path))
     throw DataError(path.string() + ": no such manifest", "run the create_dataset stage first");
-  return read_manifest_file(path);
+  return with_key(with_key(entry, "data_src", "jsonl"), "data_src_args",
+                  with_key(config::without_key(args, "split"), "manifest", path.string()));
+}
+
+// The entry with the data_src it means.
+Node meant_entry(const Node& config, const Node& entry, const fs::path& data_dir) {
+  if (is_built(entry)) return built_entry(config, entry, data_dir);
+  if (!entry["data_src"].is_null()) return entry;
+  const Node args = entry["data_src_args"];
+  if (!args["archive"].is_null()) return with_key(entry, "data_src", "archive");
+  if (!args["wav_scp"].is_null() || !args["feats_scp"].is_null())
+    return with_key(entry, "data_src", "kaldi");
+  const bool is_tsv = args["manifest"].is_scalar() && args["manifest"].raw().ends_with(".tsv");
+  return with_key(entry, "data_src", is_tsv ? "tsv" : "jsonl");
+}
+
+data::Transform make_transform(const Node& node, config::Problems& problems) {
+  const Node target = node.is_map() ? node["_target_"] : node;
+  const auto found =
+      target.is_scalar() ? transform_registry().find(target.raw()) : transform_registry().end();
+  if (found != transform_registry().end()) return found->second(node);
+  std::vector<std::string> known;
+  for (const auto& [name, unused] : transform_registry()) known.push_back(name);
+  problems.add(
+      target.is_null() ? node : target,
+      fmt::format("got {}, expected a transform that a plugin added{}", target.describe_value(),
+                  known.empty() ? " (there is none)" : ": " + join(known, ", ")),
+      "remove it, or name the plugin that has it in plugins:");
+  return {};
 }
 
 }  // namespace
 
-std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split,
-                                            const fs::path& data_dir) {
-  std::vector<NamedManifest> out;
-  const config::Node entries = config["dataset"][split];
-  for (const auto& entry : entries.elements())
-    out.push_back({entry["name"].value_or(fmt::format("{}{}", split, out.size())),
-                   read_entry(config, entry, data_dir)});
-  if (out.empty())
+TransformRegistry& transform_registry() {
+  static TransformRegistry transforms;
+  return transforms;
+}
+
+std::vector<data::NamedDataset> open_parts(const Node& config, std::string_view split,
+                                           const fs::path& data_dir, int sample_rate) {
+  data::DatasetSources sources = data::DatasetSources::standard();
+  sources.set_sample_rate(sample_rate);
+  sources.set_transforms(make_transform);
+  const Node entries = config["dataset"][split];
+  std::vector<data::NamedDataset> parts;
+  config::Problems problems;
+  for (const Node& entry : entries.elements()) {
+    const std::string name = entry["name"].value_or(fmt::format("{}{}", split, parts.size()));
+    parts.push_back({name, sources.open(meant_entry(config, entry, data_dir), problems)});
+  }
+  problems.throw_if_any();
+  if (parts.empty())
     throw ConfigError(fmt::format("dataset.{}: got {}, expected a list of entries", split,
                                   entries.describe_value()));
-  return out;
+  return parts;
 }
 
-int sample_rate_of(const config::Node& training) {
-  const config::Node model = training["model"];
+std::shared_ptr<const data::Dataset> open_corpus(const Node& config, std::string_view split,
+                                                 const fs::path& data_dir, int sample_rate) {
+  return data::combine(open_parts(config, split, data_dir, sample_rate));
+}
+
+int sample_rate_of(const Node& training) {
+  const Node model = training["model"];
   if (!model["sample_rate"].is_null()) return model["sample_rate"].as<int>();
   return model["frontend_conf"]["fs"].value_or(16000);
-}
-
-std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std::string_view split,
-                                                 const fs::path& data_dir, int sample_rate) {
-  std::vector<data::NamedDataset> parts;
-  for (auto& part : corpus_manifests(config, split, data_dir))
-    parts.push_back(
-        {part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
-  if (parts.size() == 1) return parts[0].dataset;
-  return data::combine(std::move(parts));
 }
 
 }  // namespace tutti::systems

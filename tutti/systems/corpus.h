@@ -1,11 +1,14 @@
-// The `dataset:` block of a config as manifests and datasets.
+// The `dataset:` block of a config as datasets: the one reader of every stage.
 //
 // An entry names a builder of ours (`data_src: digits/asr`, `data_src_args: {split: train}`) whose
-// manifests are in data_dir, or a manifest of the user's: `data_src_args: {manifest: a.jsonl}`, or
-// Kaldi files `{wav_scp: ..., text: ..., utt2spk: ..., segments: ...}`.
+// manifests are in data_dir, or files of the user's (data/sources.h): `data_src_args: {manifest:
+// a.jsonl}`, Kaldi's `{wav_scp: ..., text: ...}`, or `{archive: a.tta}`, which need no data_src. All
+// take sample_rate, channel and root, and an entry may have a transform.
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,27 +16,31 @@
 
 #include "tutti/config/node.h"
 #include "tutti/data/dataset.h"
-#include "tutti/data/manifest.h"
+#include "tutti/data/sources.h"
 
 namespace tutti::systems {
 
-struct NamedManifest {
-  std::string name;
-  data::Manifest manifest;
-};
+// What `transform: {_target_: NAME, ...}` of an entry may name. A program offers it to plugins as
+// "transforms":
+//
+//   if (auto* transforms = host.find<TransformRegistry>("transforms"))
+//     (*transforms)["gain"] = [](const config::Node& node) { return my_gain(node); };
+using TransformRegistry =
+    std::map<std::string, std::function<data::Transform(const config::Node& node)>, std::less<>>;
+TransformRegistry& transform_registry();
 
-// The entries of dataset.SPLIT ("train", "valid", "test"), in order. Throws ConfigError for an
-// entry that names nothing, DataError with the fix "run create_dataset" when a manifest is absent.
-std::vector<NamedManifest> corpus_manifests(const config::Node& config, std::string_view split,
-                                            const std::filesystem::path& data_dir);
+// The entries of dataset.SPLIT ("train", "valid", "test"), in order, at `sample_rate` (0: each
+// file's own). Throws ConfigError for what the config got wrong, DataError with the fix "run
+// create_dataset" when a manifest of a builder is absent.
+std::vector<data::NamedDataset> open_parts(const config::Node& config, std::string_view split,
+                                           const std::filesystem::path& data_dir, int sample_rate);
+// All of them as one dataset.
+std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std::string_view split,
+                                                 const std::filesystem::path& data_dir,
+                                                 int sample_rate);
 
 // What the model wants, in Hz: model.frontend_conf.fs, or model.sample_rate of a model that has no
 // frontend of ours; 16000 where neither is given.
 int sample_rate_of(const config::Node& training);
-
-// All entries of a split as one dataset, at the frontend's sample rate.
-std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std::string_view split,
-                                                 const std::filesystem::path& data_dir,
-                                                 int sample_rate);
 
 }  // namespace tutti::systems

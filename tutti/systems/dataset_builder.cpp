@@ -12,6 +12,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/data/sources.h"
 
 namespace tutti::systems {
 
@@ -43,10 +44,17 @@ std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src) 
                     : fmt::format("did you mean '{}'?", guess));
 }
 
+bool is_built(const config::Node& entry) {
+  if (!entry["data_src"].is_null())
+    return !data::DatasetSources::standard().has(entry["data_src"].as<std::string>());
+  for (const char* key : {"manifest", "wav_scp", "feats_scp", "archive"})
+    if (!entry["data_src_args"][key].is_null()) return false;
+  return true;
+}
+
 std::string data_source_of(const config::Node& config, const config::Node& entry) {
+  if (!is_built(entry)) return {};
   if (!entry["data_src"].is_null()) return entry["data_src"].as<std::string>();
-  const config::Node args = entry["data_src_args"];
-  if (!args["manifest"].is_null() || !args["wav_scp"].is_null()) return {};
   const config::Node recipe_dir = config["recipe_dir"];
   if (!recipe_dir.is_scalar()) return {};
   std::string source;

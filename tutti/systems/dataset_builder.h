@@ -48,6 +48,8 @@ DatasetBuilderRegistry& dataset_builder_registry();
 // "digits/asr" and "digits" mean the same. Throws ConfigError with the known
 // names for an unknown one.
 std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src);
+// Whether an entry of `dataset:` means what a builder left, and not files of the user's.
+bool is_built(const config::Node& entry);
 // The builder an entry of `dataset:` means: its data_src, or, as in ESPnet3, the recipe's own where
 // it names none: the last folder on recipe_dir's path that has a builder's name
 // (recipes/mini_an4, egs3/mini_an4/asr). Empty for an entry that names files of the user's.

@@ -15,12 +15,17 @@ namespace tutti::systems {
 namespace {
 
 Json recognise(Recognizer& recognizer, const std::string& path) {
-  const data::Audio audio = data::read_audio(path, {.sample_rate = recognizer.sample_rate});
+  data::Audio audio = data::read_audio(path, {.sample_rate = recognizer.sample_rate});
   const double seconds = static_cast<double>(audio.samples.size()) / recognizer.sample_rate;
   if (seconds < 0.1)
     throw DataError(fmt::format("the recording has {:.2f} s, expected at least 0.1 s", seconds));
   const double begin = Clock::system().unix_seconds();
-  const auto recognised = recognizer.speech2text->decode({audio.samples})[0];
+  data::Sample sample{.uid = "the recording",
+                      .speech = std::move(audio.samples),
+                      .sample_rate = recognizer.sample_rate};
+  recognizer.prepare(sample);
+  const auto recognised = recognizer.speech2text->decode_waveforms({sample.speech})[0];
+  if (!recognised.problem.empty()) throw DataError("the recording " + recognised.problem);
   const double took = Clock::system().unix_seconds() - begin;
   const auto& best = recognised.nbest.at(0);
   Json tokens = Json::array();

@@ -100,4 +100,35 @@ void write_fields(const FieldWriterOptions& options, const std::vector<Json>& re
     write_file_atomic(options.output_dir / (field + ".scp"), text);
 }
 
+void write_recognition_files(const fs::path& output_dir, const std::string& id_key,
+                             const std::vector<Json>& results) {
+  std::map<fs::path, std::string> files;  // relative to output_dir
+  const auto add = [&](std::size_t rank, const std::string& id, const Json& text,
+                       const Json& hypothesis) {
+    const fs::path folder = fmt::format("{}best_recog", rank);
+    std::vector<std::string> ids;
+    for (const Json& number : hypothesis.at("token_ids")) ids.push_back(number.dump());
+    const auto line = [&](const char* file, const std::string& value) {
+      files[folder / file] += id + (value.empty() ? "" : " " + value) + "\n";
+    };
+    line("text", one_line(text));
+    line("token", join(hypothesis.at("tokens").get<std::vector<std::string>>(), " "));
+    line("token_int", join(ids, " "));
+    line("score", hypothesis.at("score").dump());
+  };
+  for (const Json& result : results) {
+    if (!result.is_object() || !result.contains("tokens") || !result.contains("token_ids"))
+      continue;
+    const std::string id = result.at(id_key);
+    if (!result.contains("nbest")) add(1, id, result.at("hyp"), result);
+    const Json alternatives = result.value("nbest", Json::array());
+    for (std::size_t rank = 0; rank < alternatives.size(); ++rank)
+      add(rank + 1, id, alternatives[rank].at("text"), alternatives[rank]);
+  }
+  for (const auto& [file, text] : files) {
+    make_folders((output_dir / file).parent_path());
+    write_file_atomic(output_dir / file, text);
+  }
+}
+
 }  // namespace tutti::systems

@@ -25,4 +25,9 @@ struct FieldWriterOptions {
 // `results` may hold nulls (items that failed). Throws ConfigError for a field the results lack.
 void write_fields(const FieldWriterOptions& options, const std::vector<Json>& results);
 
+// ESPnet's files for results of a recogniser: DIR/1best_recog/{text,token,token_int,score} (and
+// 2best_recog, ... with nbest), a line `UTT_ID VALUE` per item. Nothing for results without tokens.
+void write_recognition_files(const std::filesystem::path& output_dir, const std::string& id_key,
+                             const std::vector<Json>& results);
+
 }  // namespace tutti::systems

@@ -1,17 +1,23 @@
 // Decoding: one worker pool over all test sets, results and scp files in item order.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/rounding.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/parallel/folder/run_folder.h"
 #include "tutti/parallel/parallel.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/field_writer.h"
+#include "tutti/systems/fingerprints.h"
 #include "tutti/systems/item_model.h"
+#include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {
@@ -39,23 +45,16 @@ struct TestSets {
 
 std::shared_ptr<TestSets> open_test_sets(const config::Node& inference, const std::string& data_dir,
                                          int sample_rate) {
-  auto out = std::make_shared<TestSets>();
-  for (auto& part : corpus_manifests(inference, "test", data_dir))
-    out->sets.push_back(
-        {part.name, data::open_manifest(std::move(part.manifest), {.sample_rate = sample_rate})});
-  return out;
+  return std::make_shared<TestSets>(TestSets{open_parts(inference, "test", data_dir, sample_rate)});
 }
 
 class DecodeProvider : public parallel::EnvironmentProvider {
  public:
   using EnvironmentProvider::EnvironmentProvider;
   void build_env(parallel::Env& env) const override {
-    std::shared_ptr<ItemModel> model = load_item_model(config(), params().at("batch_size"));
+    std::shared_ptr<ItemModel> model = load_item_model(config());
     env.put("dataset", open_test_sets(config(), params().at("data_dir"), model->sample_rate()));
     env.put("model", std::move(model));
-  }
-  std::vector<std::string> model_files() const override {
-    return item_model_files(config()["model"]);
   }
 };
 TUTTI_REGISTER_PROVIDER(DecodeProvider);
@@ -73,11 +72,15 @@ class DecodeRunner : public parallel::BaseRunner {
     const auto& dataset = env.get<TestSets>("dataset");
     auto& model = env.get<ItemModel>("model");
     std::vector<data::Sample> samples;
-    for (const std::uint64_t index : indices) samples.push_back(dataset.read(index));
+    for (const std::uint64_t index : indices) {
+      samples.push_back(dataset.read(index));
+      model.prepare(samples.back());
+    }
     std::vector<Json> results = model.run(samples);
     for (std::size_t i = 0; i < samples.size(); ++i)
-      results[i]["seconds"] =
-          static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate);
+      results[i]["seconds"] = round_decimals(
+          static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate),
+          kTimeDecimals);
     return results;
   }
 };
@@ -136,7 +139,9 @@ void write_inference_fields(const fs::path& folder, const Json& params) {
   fields.id_key = params.at("id_key");
   fields.fields = params.at("fields").get<std::vector<std::string>>();
   fields.artifacts = config::from_json(params.at("artifacts"));
-  write_fields(fields, read_results(folder));
+  const std::vector<Json> results = read_results(folder);
+  write_fields(fields, results);
+  write_recognition_files(folder, fields.id_key, results);
 }
 TUTTI_REGISTER_FINISHER(write_inference_fields);
 
@@ -166,37 +171,97 @@ double audio_seconds(const std::vector<Json>& results) {
   return seconds;
 }
 
+// What decides the results of one test set. A provider or runner of a plugin may read anything in
+// the config but who runs it.
+Fingerprint set_inputs(const config::Node& inference, const TestSets& sets, std::size_t set,
+                       const std::string& data_dir) {
+  Fingerprint inputs;
+  const std::string provider = custom_name(inference["provider"]);
+  const std::string runner = custom_name(inference["runner"]);
+  if (provider.empty() && runner.empty()) {
+    inputs = item_model_inputs(inference);
+  } else {
+    Json config = config::to_json(inference);
+    for (const char* key : {"parallel", "recipe_dir", "exp_dir", "data_dir", "inference_dir"})
+      config.erase(key);
+    inputs.add("provider", provider).add("runner", runner);
+    inputs.add("config", config, places_of(inference));
+  }
+  inputs.add("data", data_inputs(inference, "test", data_dir).at(set));
+  return inputs.add("first", sets.begin_of(set));  // what an item's number in the journal means
+}
+
+bool is_up_to_date(const fs::path& folder, const Fingerprint& inputs) {
+  const Json manifest = parallel::read_manifest(folder);
+  return manifest.is_object() && manifest.value("state", "") == "done" &&
+         manifest.value("failed", 0) == 0 &&
+         Fingerprint(manifest.value("fingerprint", Json())) == inputs;
+}
+
+// The keys of the recogniser behind these results, without files and places: a pack keeps them.
+void write_decoding(const config::Node& inference, const fs::path& inference_dir) {
+  Json model = config::to_json(inference["model"]);
+  if (!model.is_object() || is_torchscript(inference["model"])) return;
+  for (const char* key : {"_target_", "asr_train_config", "asr_model_file", "device"})
+    model.erase(key);
+  if (!inference["batch_size"].is_null()) model["batch_size"] = batch_size_of(inference);
+  write_file_atomic(inference_dir / kPackedDecoding, config::to_yaml(config::from_json(model)));
+}
+
+struct SetReport {
+  std::string name;
+  fs::path folder;
+  std::size_t num_failed = 0;
+};
+
+void log_done(const SetReport& set, const std::vector<Json>& results, double seconds) {
+  const double audio = audio_seconds(results);
+  log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", set.name,
+            results.size(), format_duration(audio), format_duration(seconds),
+            seconds / std::max(1e-9, audio));
+  if (set.num_failed > 0)
+    log::warning("{}: {} of {} utterances could not be decoded; the reasons are in {}", set.name,
+                 set.num_failed, results.size(), (set.folder / "failed.jsonl").string());
+}
+
 }  // namespace
 
 void infer(const StageContext& context) {
   const config::Node& inference = context.inference;
   const fs::path inference_dir = context.folder("inference_dir");
   const std::string data_dir = context.folder("data_dir").string();
-  const auto batch_size = inference["batch_size"].value_or<std::uint64_t>(1);
   const auto sets = open_test_sets(inference, data_dir, 0);
   const parallel::ParallelScope scope(worker_settings(inference));
   const bool async = parallel::current_parallel().async;
   std::optional<parallel::ClientScope> client;  // its workers serve all sets
-  if (!async) client.emplace(std::vector<std::string>{}, parallel::ClientOptions{});
-  const auto provider =
-      make_provider(inference, {{"data_dir", data_dir}, {"batch_size", batch_size}});
+  // Its logs and its key lie with the results: what a kill leaves is not scattered over $TMPDIR.
+  if (!async)
+    client.emplace(std::vector<std::string>{},
+                   parallel::ClientOptions{.run_folder = inference_dir});
+  const auto provider = make_provider(inference, {{"data_dir", data_dir}});
   const bool leaves = async && context.is_last;
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
     const auto runner = make_runner(inference, *provider);
     parallel::RunOptions options;
-    options.batch_size = batch_size;
+    options.batch_size = batch_size_of(inference);
     options.output_dir = inference_dir / name;
+    options.fingerprint = set_inputs(inference, *sets, s, data_dir);
+    options.redo_if_changed = true;
+    options.start_over = context.request.force;
     options.progress = true;
     options.handle_signals = true;
     options.finisher = "write_inference_fields";
     options.finisher_params = field_params(inference);
+    if (!inference["on_bad"].is_null()) options.on_error = inference["on_bad"].as<std::string>();
     const std::uint64_t begin = sets->begin_of(s);
     options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json {
       return dataset->uid(index - begin);
     };
+    const bool is_done = !options.start_over && parallel::current_parallel().resume &&
+                         is_up_to_date(options.output_dir, options.fingerprint);
     const auto items = parallel::range(begin, begin + dataset->size());
-    if (leaves) {
+    if (leaves && !is_done) {
       const auto jobs = runner->submit(items, options);
       if (jobs.empty()) continue;
       log_submitted(name, options.output_dir, jobs);
@@ -204,13 +269,18 @@ void infer(const StageContext& context) {
       continue;
     }
     const double start = Clock::system().unix_seconds();
-    const auto results = (*runner)(items, options);
-    const double seconds = Clock::system().unix_seconds() - start;
-    const double audio = audio_seconds(results);
-    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", name,
-              dataset->size(), format_duration(audio), format_duration(seconds),
-              seconds / std::max(1e-9, audio));
+    const auto results =
+        (*runner)(items, options);  // also when done: other fields may be asked for
+    const SetReport report{
+        name, options.output_dir,
+        static_cast<std::size_t>(std::count(results.begin(), results.end(), Json()))};
+    if (is_done)
+      log::info("{}: up to date, skipped (--force to redo)", name);
+    else
+      log_done(report, results, Clock::system().unix_seconds() - start);
+    if (report.num_failed > 0 && context.items_failed != nullptr) *context.items_failed = true;
   }
+  write_decoding(inference, inference_dir);
 }
 
 }  // namespace tutti::systems

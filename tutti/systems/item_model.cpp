@@ -1,31 +1,51 @@
 #include "tutti/systems/item_model.h"
 
+#include <fmt/format.h>
+
+#include "tutti/config/merge.h"
 #include "tutti/core/error.h"
+#include "tutti/core/rounding.h"
 #include "tutti/core/text.h"
 #include "tutti/systems/recognizer.h"
 
 namespace tutti::systems {
 namespace {
 
+double score_of(double value) { return round_decimals(value, kScoreDecimals); }
+double time_of(double seconds) { return round_decimals(seconds, kTimeDecimals); }
+
+Json hypothesis_fields(const speech::Recognition& found) {
+  Json fields = {{"score", score_of(found.score)},
+                 {"confidence", score_of(found.confidence())},
+                 {"tokens", found.tokens},
+                 {"token_ids", found.token_ids}};
+  if (!found.times.empty()) {
+    Json& times = fields["token_times"] = Json::array();
+    for (const auto& span : found.times) times.push_back({time_of(span.begin), time_of(span.end)});
+  }
+  if (!found.token_confidences.empty()) {
+    Json& sure = fields["token_confidences"] = Json::array();
+    for (const double value : found.token_confidences) sure.push_back(score_of(value));
+  }
+  return fields;
+}
+
 class RecognizerItemModel final : public ItemModel {
  public:
   explicit RecognizerItemModel(Recognizer recognizer) : recognizer_(std::move(recognizer)) {}
   int sample_rate() const override { return recognizer_.sample_rate; }
+  void prepare(data::Sample& sample) const override { recognizer_.prepare(sample); }
 
   std::vector<Json> run(const std::vector<data::Sample>& samples) override {
-    std::vector<std::vector<float>> waveforms;
-    for (const auto& sample : samples) waveforms.push_back(sample.speech);
-    const auto recognised = recognizer_.speech2text->decode(waveforms);
+    std::vector<speech::Speech2Text::Waveform> waveforms;
+    for (const auto& sample : samples) waveforms.emplace_back(sample.speech);
+    const auto recognised = recognizer_.speech2text->decode_waveforms(waveforms);
     std::vector<Json> results;
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      const auto& best = recognised[i].nbest.at(0);
-      Json result = {{"utt_id", samples[i].uid},
-                     {"hyp", best.text},
-                     {"ref", samples[i].text},
-                     {"score", best.score}};
-      if (recognised[i].nbest.size() > 1)
-        for (const auto& other : recognised[i].nbest)
-          result["nbest"].push_back({{"text", other.text}, {"score", other.score}});
+      if (!recognised[i].problem.empty())
+        throw DataError(fmt::format("{}: {}", samples[i].uid, recognised[i].problem));
+      Json result = {{"utt_id", samples[i].uid}, {"hyp", ""}, {"ref", samples[i].text}};
+      result.update(recognition_fields(recognised[i]));
       results.push_back(std::move(result));
     }
     return results;
@@ -35,21 +55,55 @@ class RecognizerItemModel final : public ItemModel {
   Recognizer recognizer_;
 };
 
+// The model block with what the top level says for it.
+config::Node model_block(const config::Node& inference) {
+  const config::Node model = inference["model"];
+  if (!model.is_map() || !model["device"].is_null()) return model;
+  std::string device = inference["device"].is_null() ? "" : inference["device"].as<std::string>();
+  for (const char* key : {"device_index", "local_rank"})
+    if (!inference[key].is_null() && (device.empty() || device == "cuda"))
+      device = fmt::format("cuda:{}", inference[key].as<int>());
+  return device.empty() ? model : config::with_key(model, "device", device);
+}
+
 }  // namespace
+
+Json recognition_fields(const speech::Recognised& recognised) {
+  const auto& best = recognised.nbest.at(0);
+  Json fields = {{"hyp", best.text}};
+  fields.update(hypothesis_fields(best));
+  for (const auto& segment : recognised.segments)
+    fields["segments"].push_back(
+        {{"begin", time_of(segment.begin)}, {"end", time_of(segment.end)}, {"text", segment.text}});
+  if (recognised.nbest.size() > 1)
+    for (const auto& other : recognised.nbest) {
+      Json alternative = {{"text", other.text}};
+      alternative.update(hypothesis_fields(other));
+      fields["nbest"].push_back(std::move(alternative));
+    }
+  return fields;
+}
 
 bool is_torchscript(const config::Node& model) {
   return model.is_map() && model["_target_"].is_scalar() &&
          model["_target_"].raw() == "torchscript";
 }
 
-std::unique_ptr<ItemModel> load_item_model(const config::Node& inference, std::size_t batch_size) {
-  const config::Node model = inference["model"];
-  if (is_torchscript(model)) return load_torchscript_item_model(model);
-  return std::make_unique<RecognizerItemModel>(load_recognizer(model, batch_size));
+std::size_t batch_size_of(const config::Node& inference) {
+  const config::Node own = inference["batch_size"];
+  if (!own.is_null() || is_torchscript(inference["model"])) return own.value_or<std::size_t>(1);
+  return inference["model"]["batch_size"].value_or<std::size_t>(1);
 }
 
-std::vector<std::string> item_model_files(const config::Node& model) {
-  return is_torchscript(model) ? torchscript_files(model) : recognizer_files(model);
+std::unique_ptr<ItemModel> load_item_model(const config::Node& inference) {
+  const config::Node model = model_block(inference);
+  if (is_torchscript(model)) return load_torchscript_item_model(model);
+  return std::make_unique<RecognizerItemModel>(load_recognizer(model, batch_size_of(inference)));
+}
+
+Fingerprint item_model_inputs(const config::Node& inference) {
+  const config::Node model = inference["model"];
+  return is_torchscript(model) ? torchscript_inputs(model) : recognizer_inputs(model);
 }
 
 std::vector<std::string> item_model_outputs(const config::Node& model) {

@@ -12,8 +12,13 @@
 #include <vector>
 
 #include "tutti/config/node.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/json.h"
 #include "tutti/data/dataset.h"
+
+namespace tutti::speech {
+struct Recognised;
+}
 
 namespace tutti::systems {
 
@@ -21,22 +26,28 @@ class ItemModel {
  public:
   virtual ~ItemModel() = default;
   virtual int sample_rate() const = 0;  // Hz, of the samples it wants
-  // One object per sample, in order. Throws DataError for audio it cannot take.
+  // What happens to a sample before run(); throws DataError for audio that cannot be used.
+  virtual void prepare(data::Sample& /*sample*/) const {}
+  // One object per sample, in order. Throws DataError, with its name, for audio it cannot take.
   virtual std::vector<Json> run(const std::vector<data::Sample>& samples) = 0;
 };
 
-// From a whole inference config. Throws ConfigError, or DataError when weights and config do not
-// fit.
-std::unique_ptr<ItemModel> load_item_model(const config::Node& inference, std::size_t batch_size);
-// Without loading anything: the files whose content decides the results, and the fields that are
-// written as FIELD.scp when the config has no output_keys.
-std::vector<std::string> item_model_files(const config::Node& model);
+// From a whole inference config; its top-level device, device_index and batch_size serve a model
+// block that has none. Throws ConfigError, or DataError when weights and config do not fit.
+std::unique_ptr<ItemModel> load_item_model(const config::Node& inference);
+std::size_t batch_size_of(const config::Node& inference);
+// Without loading anything: what decides the results, and the fields that are written as FIELD.scp
+// when the config has no output_keys.
+Fingerprint item_model_inputs(const config::Node& inference);
 std::vector<std::string> item_model_outputs(const config::Node& model);
+
+// What a recogniser found, as fields: hyp, score, confidence, tokens, ... (docs/decoding.md).
+Json recognition_fields(const speech::Recognised& recognised);
 
 // `model: {_target_: torchscript, ...}`; see docs/recipes.md for its keys.
 bool is_torchscript(const config::Node& model);
 std::unique_ptr<ItemModel> load_torchscript_item_model(const config::Node& model);
-std::vector<std::string> torchscript_files(const config::Node& model);
+Fingerprint torchscript_inputs(const config::Node& model);
 std::vector<std::string> torchscript_outputs(const config::Node& model);
 
 }  // namespace tutti::systems

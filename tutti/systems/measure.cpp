@@ -62,7 +62,8 @@ std::vector<std::string> test_sets(const StageContext& context, const fs::path& 
   if (!names.empty()) return names;
   if (fs::is_directory(inference_dir)) {
     for (const auto& entry : fs::directory_iterator(inference_dir))
-      if (entry.is_directory() && fs::exists(entry.path() / "results.jsonl"))
+      if (entry.is_directory() && entry.path().extension() != ".old" &&
+          fs::exists(entry.path() / "results.jsonl"))
         names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());

@@ -8,6 +8,8 @@ namespace tutti::systems {
 
 inline constexpr const char* kPackedConfig = "config.yaml";
 inline constexpr const char* kPackedWeights = "model.safetensors";
+// The keys of the recogniser that its error rates came from; absent when it was never decoded.
+inline constexpr const char* kPackedDecoding = "decoding.yaml";
 
 // Keys of the config that name files of the pack, as JSON pointers.
 inline std::array<std::string, 4> packed_paths() {

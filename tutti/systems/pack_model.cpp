@@ -44,6 +44,16 @@ std::string readme(const StageContext& context, const fs::path& inference_dir) {
   return text;
 }
 
+// The search settings behind the error rates: what `tutti infer --model` begins with.
+void copy_decoding(const fs::path& inference_dir, const fs::path& folder) {
+  const fs::path from = inference_dir / kPackedDecoding;
+  std::error_code absent;
+  if (fs::exists(from))
+    write_file_atomic(folder / kPackedDecoding, read_file(from));
+  else
+    fs::remove(folder / kPackedDecoding, absent);
+}
+
 }  // namespace
 
 void pack_model(const StageContext& context) {
@@ -63,9 +73,10 @@ void pack_model(const StageContext& context) {
        {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"})
     config.erase(key);
   write_file_atomic(folder / kPackedWeights, read_file(weights));
-  write_file_atomic(folder / "README.md",
-                    readme(context, context.inference.defined() ? context.folder("inference_dir")
-                                                                : exp_dir / "inference"));
+  const fs::path inference_dir =
+      context.inference.defined() ? context.folder("inference_dir") : exp_dir / "inference";
+  copy_decoding(inference_dir, folder);
+  write_file_atomic(folder / "README.md", readme(context, inference_dir));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
   log::info("{} packed into {}", weights.filename().string(), folder.string());
 }

@@ -27,10 +27,9 @@ Node first_of(std::initializer_list<Node> nodes) {
 
 // ESPnet's name of a key and ours; the value is the same.
 constexpr std::pair<const char*, const char*> kRenamed[] = {
-    {"speed_perturb", "speed_factors"},
-    {"noise_apply_prob", "noise_prob"},
-    {"rir_apply_prob", "rir_prob"},
-    {"speech_volume_normalize", "volume_normalize"},
+    {"speed_perturb", "speed_factors"}, {"noise_apply_prob", "noise_prob"},
+    {"rir_apply_prob", "rir_prob"},     {"speech_volume_normalize", "volume_normalize"},
+    {"min_sample_size", "pad_samples"},
 };
 // Read by make_codec, by augmentation() itself, or true here whatever they say: audio is one
 // channel, noise shorter than speech is repeated, and the frontend pads what is short.
@@ -48,7 +47,6 @@ constexpr std::string_view kElsewhere[] = {"_target_",
                                            "short_noise_thres",
                                            "speech_name",
                                            "text_name",
-                                           "min_sample_size",
                                            "audio_pad_value",
                                            "force_single_channel"};
 
@@ -101,6 +99,23 @@ data::PreprocessSettings augmentation(const Node& block, config::Problems& probl
   return settings;
 }
 
+// Noises or impulse responses. Relative paths start at the working folder, as Kaldi's do; where they
+// are not there, at the list's own folder, so that a list can move with its files.
+std::shared_ptr<const data::Dataset> open_recordings(const std::string& scp) {
+  namespace fs = std::filesystem;
+  data::Manifest list = data::read_kaldi_manifest({.wav_scp = scp});
+  if (list.size() > 0 && !fs::exists(std::string(list.entry(0).audio)))
+    list = data::read_kaldi_manifest({.wav_scp = scp, .root = fs::path(scp).parent_path()});
+  return data::open_manifest(std::move(list));
+}
+
+data::PreprocessSettings settings_of(const Node& block) {
+  config::Problems problems;
+  auto settings = augmentation(block, problems);
+  problems.throw_if_any();
+  return settings;
+}
+
 }  // namespace
 
 speech::TextCodec make_codec(const Node& training) {
@@ -130,9 +145,7 @@ speech::TextCodec make_codec(const Node& training) {
 data::Prepare make_prepare(const Node& training, bool is_training, std::uint64_t seed) {
   const auto codec = std::make_shared<const speech::TextCodec>(make_codec(training));
   const Node block = training["dataset"]["preprocessor"];
-  config::Problems problems;
-  const auto settings = augmentation(block, problems);
-  problems.throw_if_any();
+  const data::PreprocessSettings settings = settings_of(block);
   data::PreprocessParts parts;
   const Node cleaner = block["text_cleaner"];
   const auto clean = std::make_shared<const speech::TextCleaner>(
@@ -143,14 +156,32 @@ data::Prepare make_prepare(const Node& training, bool is_training, std::uint64_t
     const auto ids = codec->encode((*clean)(text)).ids;
     return std::vector<std::int64_t>(ids.begin(), ids.end());
   };
-  if (!settings.noise_scp.empty())
-    parts.noises = data::open_manifest(data::read_kaldi_manifest({.wav_scp = settings.noise_scp}));
-  if (!settings.rir_scp.empty())
-    parts.rirs = data::open_manifest(data::read_kaldi_manifest({.wav_scp = settings.rir_scp}));
+  if (is_training && !settings.noise_scp.empty())
+    parts.noises = open_recordings(settings.noise_scp);
+  if (is_training && !settings.rir_scp.empty()) parts.rirs = open_recordings(settings.rir_scp);
   const auto preprocessor = std::make_shared<const data::Preprocessor>(
       settings, std::move(parts), seed, is_training ? data::Mode::kTrain : data::Mode::kEval);
   return
       [preprocessor](data::Sample& sample, std::uint64_t epoch) { (*preprocessor)(sample, epoch); };
+}
+
+std::function<void(data::Sample&)> make_inference_prepare(const Node& training) {
+  data::PreprocessSettings settings = settings_of(training["dataset"]["preprocessor"]);
+  settings.max_samples = 0;  // long recordings are cut, not refused
+  const auto preprocessor = std::make_shared<const data::Preprocessor>(
+      settings, data::PreprocessParts{}, 0, data::Mode::kEval);
+  return [preprocessor](data::Sample& sample) { (*preprocessor)(sample, 0); };
+}
+
+Json decisive_preprocessing(const Node& training) {
+  const Node block = training["dataset"]["preprocessor"];
+  const data::PreprocessSettings settings = settings_of(block);
+  return {{"token_type", config::to_json(block["token_type"])},
+          {"text_cleaner", config::to_json(block["text_cleaner"])},
+          {"volume_normalize", settings.volume_normalize},
+          {"pad_samples", settings.pad_samples},
+          {"min_samples", settings.min_samples},
+          {"max_samples", settings.max_samples}};
 }
 
 }  // namespace tutti::systems

@@ -67,9 +67,15 @@ fs::path record_path(const Stage& stage, const StageContext& context) {
   return context.folder(stage.folder_key) / ".stages" / (stage.name + ".json");
 }
 
-bool is_up_to_date(const fs::path& record, const Json& inputs) {
-  if (inputs.empty() || !fs::exists(record)) return false;
-  return parse_json(read_file(record), record.string())["inputs"] == inputs;
+// What the record of a stage was made from; empty when it never finished.
+Fingerprint recorded_inputs(const fs::path& record) {
+  if (!fs::exists(record)) return {};
+  return Fingerprint(
+      parse_json(read_file(record), record.string()).value("inputs", Json::object()));
+}
+
+bool is_up_to_date(const fs::path& record, const Fingerprint& inputs) {
+  return !inputs.empty() && recorded_inputs(record) == inputs;
 }
 
 // The log of this run; one that is there already becomes STAGE1.jsonl, STAGE2.jsonl, ... (the first
@@ -92,9 +98,15 @@ fs::path log_path(const Stage& stage, const fs::path& folder, const std::optiona
 void wait_for_rank_zero(const Stage& stage, const StageContext& context) {
   if (!stage.inputs) return;
   double last_word = Clock::system().unix_seconds();
+  const fs::path record = record_path(stage, context);
+  std::optional<std::string> seen;  // inputs are read anew only when rank 0 has written its record
   while (true) {
-    const Json inputs = stage.inputs(context);
-    if (inputs.empty() || is_up_to_date(record_path(stage, context), inputs)) return;
+    const std::string text = fs::exists(record) ? read_file(record) : "";
+    if (text != seen) {
+      const Fingerprint inputs = stage.inputs(context);
+      if (inputs.empty() || is_up_to_date(record, inputs)) return;
+      seen = text;
+    }
     if (const double now = Clock::system().unix_seconds(); now - last_word > 60) {
       log::info("waiting for rank 0 to finish {}", stage.name);
       last_word = now;
@@ -123,13 +135,14 @@ bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
   return false;
 }
 
-void run_one(const Stage& stage, const StageContext& context, bool is_last) {
+// Returns whether every item of it was done.
+bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
   const fs::path folder = context.folder(stage.folder_key);
-  const Json inputs = stage.inputs ? stage.inputs(context) : Json::object();
+  const Fingerprint inputs = stage.inputs ? stage.inputs(context) : Fingerprint();
   const fs::path record = record_path(stage, context);
   if (!context.request.force && is_up_to_date(record, inputs)) {
     log::info("{}: up to date, skipped (--force to redo)", stage.name);
-    return;
+    return true;
   }
   make_folders(record.parent_path());
   const std::optional<int> rank = launcher_rank();
@@ -141,10 +154,17 @@ void run_one(const Stage& stage, const StageContext& context, bool is_last) {
   log::configure(logging);
   if (writes_files) log_beginning(stage, context);
   if (!rank) log::info("{}", stage.summary);
+  if (const Fingerprint before = recorded_inputs(record);
+      !rank && !before.empty() && !(before == inputs))
+    log::info("runs again, since {}", join(inputs.changes_since(before, 3), "; "));
+  // From here on the output is neither the old nor the new one until the stage has ended.
+  if (std::error_code absent; writes_files) fs::remove(record, absent);
   const double begin = Clock::system().unix_seconds();
   bool left_unfinished = false;
   StageContext own = context;
   own.left_unfinished = &left_unfinished;
+  bool items_failed = false;
+  own.items_failed = &items_failed;
   own.is_last = is_last;
   try {
     stage.run(own);
@@ -154,19 +174,20 @@ void run_one(const Stage& stage, const StageContext& context, bool is_last) {
     throw;
   }
   const double seconds = Clock::system().unix_seconds() - begin;
-  if (left_unfinished) {
+  if (left_unfinished || items_failed) {
     log::configure({});
-    return;
+    return !items_failed;
   }
-  if (!writes_files) return;
+  if (!writes_files) return true;
   write_file_atomic(record, Json{{"stage", stage.name},
                                  {"finished", utc_timestamp(Clock::system().unix_seconds())},
                                  {"seconds", seconds},
-                                 {"inputs", inputs}}
+                                 {"inputs", inputs.json()}}
                                     .dump(1) +
                                 "\n");
   if (!rank) log::info("done in {}", format_duration(seconds));
   log::configure({});
+  return true;
 }
 
 }  // namespace
@@ -232,7 +253,8 @@ std::vector<Stage> select_stages(int first, int last) {
   return chosen;
 }
 
-void run_stages(const std::vector<Stage>& stages, const StageContext& context, bool dry_run) {
+bool run_stages(const std::vector<Stage>& stages, const StageContext& context, bool dry_run) {
+  bool whole = true;
   for (const auto& stage : stages)
     if (!config_of(context, stage.needs).defined())
       throw ConfigError(fmt::format("stage {} needs {}", stage.name, flag_of(stage.needs)));
@@ -240,11 +262,12 @@ void run_stages(const std::vector<Stage>& stages, const StageContext& context, b
     if (dry_run) {
       fmt::print("{:2} {:16} {}\n", stage.number, stage.name, stage.summary);
     } else if (stage.name == "train" || launcher_rank().value_or(0) == 0) {
-      run_one(stage, context, &stage == &stages.back());
+      whole = run_one(stage, context, &stage == &stages.back()) && whole;
     } else if (train_follows(stages, stage)) {
       wait_for_rank_zero(stage, context);
     }
   }
+  return whole;
 }
 
 void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>& files,
@@ -258,14 +281,6 @@ void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>
                  : needs == Needs::kMetrics   ? request.metrics
                                               : request.demo;
   target.insert(target.end(), files.begin(), files.end());
-}
-
-Json file_identity(const fs::path& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return {{"path", path.string()}, {"missing", true}};
-  return {{"path", path.string()},
-          {"bytes", info.st_size},
-          {"mtime_ns", info.st_mtim.tv_sec * 1000000000LL + info.st_mtim.tv_nsec}};
 }
 
 }  // namespace tutti::systems

@@ -4,7 +4,7 @@
 //   run_stages(select_stages({"train", "infer"}), context);
 //
 // A finished stage leaves a record with the fingerprint of its inputs; run again with the same
-// inputs it says so and is skipped (`force` redoes it). A stage that was interrupted has no record
+// inputs it says so and is skipped (`force` redoes it); with others it says what changed and runs. A stage that was interrupted has no record
 // and is run again; stages are written so that this continues rather than repeats.
 #pragma once
 
@@ -16,6 +16,7 @@
 
 #include "tutti/config/check.h"
 #include "tutti/config/node.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/json.h"
 
 namespace tutti::systems {
@@ -44,6 +45,8 @@ struct StageContext {
   // Set by a stage that left its work to others (asynchronous decoding): it is not finished, and
   // the same command run later goes on with it. Null: nobody wants to know.
   bool* left_unfinished = nullptr;
+  // Set by a stage that did its work but for some items, which it has named (exit code 7).
+  bool* items_failed = nullptr;
 
   // A path of the first config that has the key; throws ConfigError when none has.
   std::filesystem::path folder(std::string_view key) const;
@@ -73,8 +76,8 @@ struct Stage {
   std::string summary;
   Needs needs = Needs::kTraining;
   std::string folder_key;  // where its record and log go: "data_dir", "exp_dir", ...
-  // Everything the result depends on; {} means "always run".
-  std::function<Json(const StageContext&)> inputs;
+  // What decides its output; none, or an empty one, means "always run".
+  std::function<Fingerprint(const StageContext&)> inputs;
   std::function<void(const StageContext&)> run;
   std::string after;  // a plugin's stage: the stage it follows; empty: the end
 };
@@ -99,16 +102,13 @@ std::vector<Stage> select_stages(const std::vector<std::string>& names);
 std::vector<Stage> select_stages(int first, int last);
 
 // Runs them in order. Only the process that is rank 0 (or not a rank at all) runs stages other than
-// train; the others return at once.
-void run_stages(const std::vector<Stage>& stages, const StageContext& context,
+// train; the others return at once. False: all ran, and some items of a stage failed.
+bool run_stages(const std::vector<Stage>& stages, const StageContext& context,
                 bool dry_run = false);
 
 // Gives files named by a plain --config to the kind the stages need; with stages of several kinds
 // they are the training config.
 void assign_config(const std::vector<Stage>& stages,
                    const std::vector<std::filesystem::path>& files, ContextRequest& request);
-
-// Size and time of a file, for fingerprints: cheap, and wrong only for someone who forges times.
-Json file_identity(const std::filesystem::path& path);
 
 }  // namespace tutti::systems

@@ -5,6 +5,7 @@
 
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
+#include "tutti/core/rounding.h"
 #include "tutti/data/collate.h"
 #include "tutti/speech/text/token_list.h"
 #include "tutti/systems/item_model.h"
@@ -19,8 +20,9 @@ namespace {
 // Numbers of a tensor as nested lists.
 Json tensor_json(const at::Tensor& tensor) {
   if (tensor.dim() == 0)
-    return tensor.is_floating_point() ? Json(tensor.item<double>())
-                                      : Json(tensor.item<std::int64_t>());
+    return tensor.is_floating_point()
+               ? Json(round_significant(tensor.item<double>(), kOutputDigits))
+               : Json(tensor.item<std::int64_t>());
   Json list = Json::array();
   for (const at::Tensor& row : tensor.unbind(0)) list.push_back(tensor_json(row));
   return list;
@@ -44,9 +46,10 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value, const std::string& 
 
 class TorchScriptItemModel final : public ItemModel {
  public:
-  explicit TorchScriptItemModel(TorchScriptSettings settings) : settings_(std::move(settings)) {
+  explicit TorchScriptItemModel(TorchScriptSettings settings)
+      : settings_(std::move(settings)), device_(speech::parse_device(settings_.device)) {
     try {
-      module_ = torch::jit::load(settings_.path, torch::Device(settings_.device));
+      module_ = torch::jit::load(settings_.path, device_);
     } catch (const c10::Error& error) {
       throw IoError(fmt::format("model.path: cannot load {} as TorchScript: {}", settings_.path,
                                 error.what_without_backtrace()),
@@ -64,13 +67,16 @@ class TorchScriptItemModel final : public ItemModel {
   }
 
   int sample_rate() const override { return settings_.sample_rate; }
+  void prepare(data::Sample& sample) const override {
+    if (const std::string problem = data::audio_problem(sample.speech); !problem.empty())
+      throw DataError(sample.uid + ": the audio " + problem);
+  }
 
   std::vector<Json> run(const std::vector<data::Sample>& samples) override {
     torch::NoGradGuard no_grad;
     trainer::Batch batch = to_trainer_batch(data::collate(samples, {}), settings_.sample_rate);
     std::vector<c10::IValue> inputs;
-    for (const auto& name : settings_.inputs)
-      inputs.emplace_back(batch[name].to(torch::Device(settings_.device)));
+    for (const auto& name : settings_.inputs) inputs.emplace_back(batch[name].to(device_));
     auto outputs =
         tensors_of(module_.get_method(settings_.method)(std::move(inputs)), settings_.method);
     for (at::Tensor& output : outputs) output = output.to(at::kCPU);
@@ -96,7 +102,7 @@ class TorchScriptItemModel final : public ItemModel {
       const at::Tensor scores = outputs[0][row].to(at::kFloat).log_softmax(-1);
       const auto best = scores.argmax().item<std::int64_t>();
       fields["hyp"] = tokens_.token(static_cast<int>(best));
-      fields["score"] = scores[best].item<double>();
+      fields["score"] = round_decimals(scores[best].item<double>(), kScoreDecimals);
     }
     for (std::size_t i = 0; i < settings_.outputs.size() && i < outputs.size(); ++i)
       fields[settings_.outputs[i]] = tensor_json(outputs[i][row]);
@@ -150,6 +156,7 @@ class TorchScriptItemModel final : public ItemModel {
   }
 
   const TorchScriptSettings settings_;
+  const torch::Device device_;
   torch::jit::Module module_;
   speech::TokenList tokens_;
 };

@@ -10,7 +10,8 @@ TorchScriptSettings read_torchscript(const config::Node& model) {
   config::Schema<S> s("torchscript", "A model exported from Python.");
   s.field("path", &S::path, "the .pt file", {.required = true});
   s.field("method", &S::method, "what inference calls");
-  s.field("device", &S::device, "cpu, cuda or cuda:N");
+  s.field("device", &S::device,
+          "auto (the GPU the worker was given, else cpu), cpu, cuda or cuda:N");
   s.field("sample_rate", &S::sample_rate, "of the audio it takes", {.min = 1, .unit = "Hz"});
   s.field("inputs", &S::inputs, "tensors of the batch, in the order of the arguments");
   s.field("decode", &S::decode, "how the first output becomes hyp",
@@ -29,12 +30,15 @@ TorchScriptSettings read_torchscript(const config::Node& model) {
   return settings;
 }
 
-std::vector<std::string> torchscript_files(const config::Node& model) {
+Fingerprint torchscript_inputs(const config::Node& model) {
   const TorchScriptSettings settings = read_torchscript(model);
-  std::vector<std::string> files = {settings.path};
-  if (!settings.weights.empty()) files.push_back(settings.weights);
-  if (!settings.token_list.empty()) files.push_back(settings.token_list);
-  return files;
+  Json keys = config::to_json(model);
+  for (const char* key : {"path", "weights", "token_list", "device"}) keys.erase(key);
+  Fingerprint inputs;
+  inputs.add("model", keys).add_file("path", settings.path);
+  if (!settings.weights.empty()) inputs.add_file("weights", settings.weights);
+  if (!settings.token_list.empty()) inputs.add_file("token_list", settings.token_list);
+  return inputs;
 }
 
 std::vector<std::string> torchscript_outputs(const config::Node& model) {

@@ -11,7 +11,7 @@ namespace tutti::systems {
 struct TorchScriptSettings {
   std::string path;
   std::string method = "forward";  // inference only; training calls forward
-  std::string device = "cpu";
+  std::string device = "auto";
   int sample_rate = 16000;  // Hz
   // Names in the batch: speech, speech_lengths, text, text_lengths.
   std::vector<std::string> inputs = {"speech", "speech_lengths"};

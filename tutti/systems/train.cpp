@@ -9,6 +9,7 @@
 #include "tutti/data/batching/settings.h"
 #include "tutti/launch/agent.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/fingerprints.h"
 #include "tutti/systems/planned_source.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/stages.h"
@@ -34,13 +35,15 @@ struct Sources {
 };
 
 Sources open_sources(const StageContext& context, const launch::RankContext& rank,
-                     const trainer::LoopSettings& loop, int sample_rate) {
+                     const trainer::LoopSettings& loop, int sample_rate,
+                     const trainer::TrainableModel& model) {
   const std::uint64_t seed = loop.seed;
   config::Problems problems;
   auto settings = data::parse_dataloader(
       context.training["dataloader"],
       data::RankCount{rank.num_nodes, rank.world_size / rank.num_nodes}, problems);
   problems.throw_if_any();
+  const bool has_features = context.training["model"]["input_size"].value_or(0) > 0;
   const auto open = [&](const char* split, data::ModeSettings mode) {
     mode.plan.seed = seed;
     mode.plan.world = rank.world_size;
@@ -48,12 +51,13 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
     const auto dataset =
         open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
     const bool training = std::string_view(split) == "train";
-    return make_planned_source({.dataset = dataset,
-                                .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
-                                .prepare = make_prepare(context.training, training, seed),
-                                .loader = mode.loader,
-                                .rank = rank.rank,
-                                .sample_rate = sample_rate});
+    return make_planned_source(
+        {.dataset = dataset,
+         .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
+         .prepare = refuse_short(make_prepare(context.training, training, seed), model),
+         .loader = mode.loader,
+         .rank = rank.rank,
+         .sample_rate = has_features ? data::kFeatureFrameRate : sample_rate});
   };
   return {open("train", settings.train), open("valid", settings.valid)};
 }
@@ -73,7 +77,8 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   if (rank.rank == 0) write_experiment_config(context, exp_dir);
   torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
   const auto model = make_training_model(context.training);
-  Sources sources = open_sources(context, rank, plan.loop, sample_rate_of(context.training));
+  Sources sources =
+      open_sources(context, rank, plan.loop, sample_rate_of(context.training), *model);
   const auto strategy = plan.make_strategy(world);
   trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,
@@ -110,6 +115,9 @@ launch::LaunchRequest launch_request(const config::Node& training) {
 void train(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   make_folders(exp_dir);
+  if (const std::string changes = other_statistics(context); !changes.empty())
+    log::warning("the statistics in {} are of something else ({}); run collect_stats first",
+                 context.folder("stats_dir").string(), changes);
   const launch::Entry entry =
       launch::enter(launch_request(context.training), stage_command("train", context.request),
                     {.run_folder = exp_dir});

@@ -23,10 +23,8 @@ std::vector<std::string> training_texts(const StageContext& context) {
       if (!trim(line).empty()) lines.push_back(std::move(line));
     return lines;
   }
-  for (const auto& split_of_data :
-       corpus_manifests(context.training, "train", context.folder("data_dir")))
-    for (std::size_t i = 0; i < split_of_data.manifest.size(); ++i)
-      lines.emplace_back(split_of_data.manifest.text(i));
+  for (const auto& part : open_parts(context.training, "train", context.folder("data_dir"), 0))
+    for (std::size_t i = 0; i < part.dataset->size(); ++i) lines.push_back(part.dataset->text(i));
   return lines;
 }
 

@@ -4,8 +4,10 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/speech/decoding/speech2text.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
+#include "tutti/systems/preprocess.h"
 #include "tutti/systems/torchscript_settings.h"
 #include "tutti/trainer/init.h"
 #include "tutti/trainer/torchscript_model.h"
@@ -28,7 +30,12 @@ std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) 
   auto settings = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
   if (settings.init.empty()) settings.init = training["init"].value_or<std::string>("");
-  return std::make_unique<speech::AsrTrainable>(speech::AsrModel(speech::Build{}, settings));
+  const speech::TextCodec codec = make_codec(training);
+  std::vector<std::string> tokens;
+  for (int id = 0; id < static_cast<int>(codec.tokens().size()); ++id)
+    tokens.push_back(codec.tokens().token(id));
+  return std::make_unique<speech::AsrTrainable>(speech::AsrModel(speech::Build{}, settings),
+                                                std::move(tokens));
 }
 
 }  // namespace
@@ -52,6 +59,19 @@ std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node&
   throw ConfigError(fmt::format("{}: model._target_: got '{}', expected one of {}",
                                 target.mark().describe(), target.raw(), join(known, ", ")),
                     "set task: asr for ESPnet's models, or name the plugin that has it");
+}
+
+data::Prepare refuse_short(data::Prepare prepare, const trainer::TrainableModel& model) {
+  const auto* ours = dynamic_cast<const speech::AsrTrainable*>(&model);
+  if (ours == nullptr) return prepare;
+  return [prepare = std::move(prepare), network = ours->model()](data::Sample& sample,
+                                                                 std::uint64_t epoch) {
+    prepare(sample, epoch);
+    if (speech::too_short(network, sample.speech.size()))
+      throw DataError(
+          fmt::format("{}: too short for the model: {} samples", sample.uid, sample.speech.size()),
+          "leave it out, or set on_bad: skip");
+  };
 }
 
 }  // namespace tutti::systems

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "tutti/config/node.h"
+#include "tutti/data/loader.h"
 #include "tutti/trainer/model.h"
 
 namespace tutti::systems {
@@ -31,5 +32,10 @@ ModelRegistry& model_registry();
 
 // Seeded by the caller. Throws ConfigError for a `_target_` nobody has.
 std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node& training);
+
+// `prepare`, and after it a DataError with the utterance's name for one that is too short for the
+// model: found before it is in a batch, so that on_bad can leave it out. Models that are not ours
+// take any length.
+data::Prepare refuse_short(data::Prepare prepare, const trainer::TrainableModel& model);
 
 }  // namespace tutti::systems

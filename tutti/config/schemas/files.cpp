@@ -130,11 +130,14 @@ Schema<InferenceFile> inference_schema() {
   s.field("output_keys", &S::output_keys, "keys of the result that are written");
   s.field("idx_key", &S::idx_key, "key of a sample that names it; null: utt_id");
   s.field("batch_size", &S::batch_size, "utterances decoded together; null: one", {.min = 1});
+  s.field("on_bad", &S::on_bad,
+          "what an utterance does that cannot be decoded; null: as parallel.on_error",
+          {.one_of = {"stop", "skip"}});
   s.field("output_fn", &S::output_fn, "name of a function that makes the result");
   s.field("output_artifacts", &S::output_artifacts, "{field: {type: wav|npy|json, sample_rate}}");
   s.field("provider", &S::provider, "a _target_ node: builds dataset and model on each worker");
   s.field("runner", &S::runner, "a _target_ node: runs one item");
-  s.field("device", &S::device, "cpu, cuda or cuda:N; null: what the worker has");
+  s.field("device", &S::device, "auto, cpu, cuda or cuda:N; null: auto, what the worker was given");
   s.field("device_index", &S::device_index, "number of the GPU", {.min = 0});
   s.field("local_rank", &S::local_rank, "number of the GPU, as a launcher gives it", {.min = 0});
   s.field("plugins", &S::plugins, "shared libraries that add components");

@@ -62,6 +62,7 @@ struct InferenceFile {
   std::optional<std::string> idx_key;
   std::optional<int> batch_size;
   std::optional<std::string> output_fn;
+  std::optional<std::string> on_bad;
   Node output_artifacts, provider, runner;
   std::optional<std::string> device;
   std::optional<int> device_index, local_rank;

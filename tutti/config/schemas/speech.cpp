@@ -43,6 +43,8 @@ Schema<OpaqueBlock> recognizer(const char* name, const char* doc, const std::str
                                      {"task_sym", "task token"},
                                      {"token_times", "begin and end of every token"},
                                      {"batch_seconds", "padded audio per batch"},
+                                     {"cut", "where long recordings are cut: energy, plain, never"},
+                                     {"window", "seconds a piece of a long recording may have"},
                                      {"predict_time", "predict times of segments"}});
   s.field(prefix + "_train_config", &OpaqueBlock::value, "config of the model");
   s.field(prefix + "_model_file", &OpaqueBlock::value,

@@ -228,8 +228,8 @@ std::vector<float> apply_effect(const Effect& effect, std::vector<float> speech,
     for (std::size_t i = speech.size() - 1; i > 0; --i) speech[i] -= coeff * speech[i - 1];
   } else if (name == "deemphasis") {
     const auto coeff = static_cast<float>(effect.arguments.at("coeff"));
-    for (std::size_t i = 1; i < speech.size(); ++i)
-      speech[i] = std::clamp(speech[i] + coeff * speech[i - 1], -1.0F, 1.0F);
+    for (std::size_t i = 1; i < speech.size(); ++i) speech[i] += coeff * speech[i - 1];
+    for (float& value : speech) value = std::clamp(value, -1.0F, 1.0F);
   } else if (name == "polarity_inverse") {
     for (float& value : speech) value = -value;
   } else if (name == "reverse") {

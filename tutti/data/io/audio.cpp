@@ -212,7 +212,38 @@ Audio read_sphere(const Source& source, const std::string& name, const AudioRequ
           header.sample_rate};
 }
 
+std::uint32_t little_endian(const unsigned char* bytes) {
+  return static_cast<std::uint32_t>(bytes[0]) | static_cast<std::uint32_t>(bytes[1]) << 8 |
+         static_cast<std::uint32_t>(bytes[2]) << 16 | static_cast<std::uint32_t>(bytes[3]) << 24;
+}
+
+// libsndfile takes what is there of a WAV for all of it. The header knows how much was written,
+// unless it was written into a pipe (then it says 0, or a number near the end of 32 bits).
+void refuse_cut_wav(const Source& source, const std::string& name) {
+  unsigned char head[12];
+  if (source.read_at(0, head, sizeof head) < sizeof head || std::memcmp(head, "RIFF", 4) != 0 ||
+      std::memcmp(head + 8, "WAVE", 4) != 0)
+    return;
+  constexpr std::uint32_t kUnknown = 0x7ff00000;
+  for (std::uint64_t offset = sizeof head;;) {
+    unsigned char chunk[8];
+    if (source.read_at(offset, chunk, sizeof chunk) < sizeof chunk) return;
+    const std::uint64_t size = little_endian(chunk + 4);
+    offset += sizeof chunk;
+    if (std::memcmp(chunk, "data", 4) != 0) {
+      offset += size + size % 2;
+      continue;
+    }
+    const std::uint64_t there = source.size() - std::min(source.size(), offset);
+    if (size < kUnknown && there < size)
+      throw DataError(
+          fmt::format("{}: cut short: {} of {} bytes of audio are there", name, there, size));
+    return;
+  }
+}
+
 Audio read_sndfile(const Source& source, const std::string& name, const AudioRequest& request) {
+  refuse_cut_wav(source, name);
   const SndFile file(source, name);
   const SF_INFO& info = file.info();
   const Range range =
@@ -224,6 +255,8 @@ Audio read_sndfile(const Source& source, const std::string& name, const AudioReq
   constexpr std::uint64_t kStep = 1 << 20;
   const auto width = static_cast<std::uint64_t>(info.channels);
   std::vector<float> frames;
+  // No format packs more than so many samples into a byte; then one piece of memory is enough.
+  if (range.count * width / 16 <= source.size()) frames.reserve(range.count * width);
   for (std::uint64_t done = 0; done < range.count;) {
     const std::uint64_t want = std::min(kStep, range.count - done);
     frames.resize((done + want) * width);
@@ -282,6 +315,18 @@ Audio read_audio(const fs::path& file, const AudioRequest& request) {
 
 Audio decode_audio(std::string_view bytes, const std::string& name, const AudioRequest& request) {
   return read(MemorySource(bytes), name, request);
+}
+
+std::string audio_problem(std::span<const float> samples) {
+  if (samples.empty()) return "has no samples";
+  bool is_silent = true;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (!std::isfinite(samples[i]))
+      return fmt::format("has a sample that is {} (number {})",
+                         std::isnan(samples[i]) ? "not a number" : "infinite", i);
+    is_silent = is_silent && samples[i] == 0;
+  }
+  return is_silent ? "is silent: every sample is 0" : "";
 }
 
 AudioInfo audio_info(const fs::path& file) { return info_of(FileSource(file), file.string()); }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,10 @@ Audio decode_audio(std::string_view bytes, const std::string& name,
                    const AudioRequest& request = {});
 AudioInfo audio_info(const std::filesystem::path& file);
 AudioInfo audio_info_of_bytes(std::string_view bytes, const std::string& name);
+
+// Why nobody can learn or hear anything from these samples: there are none, one is not a number or
+// not finite, or all are zero (a dead microphone, a failed conversion). Empty: nothing is wrong.
+std::string audio_problem(std::span<const float> samples);
 
 // Writes 16-bit WAV, atomically. Samples beyond [-1, 1] are clipped.
 void write_wav(const std::filesystem::path& file, const Audio& audio);

@@ -13,7 +13,6 @@
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/folder/fingerprint.h"
 #include "tutti/parallel/registry.h"
 
 namespace tutti::parallel {

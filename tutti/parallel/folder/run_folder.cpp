@@ -8,10 +8,10 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
-#include "tutti/parallel/folder/fingerprint.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -63,7 +63,10 @@ Json read_status(const fs::path& folder) { return read_json_file(folder / "statu
 
 RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
                      RunFolderOptions options)
-    : path_(fs::absolute(path)), fingerprint_(fingerprint), indices_(std::move(indices)) {
+    : path_(fs::absolute(path)),
+      fingerprint_(fingerprint),
+      hash_(Fingerprint(fingerprint_).hash()),
+      indices_(std::move(indices)) {
   make_folders(path_);
   lock_ = std::make_unique<FolderLock>(path_);
   refuse_if_async_alive(path_);
@@ -76,23 +79,24 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
       fs::remove_all(path_ / name);
   } else if (manifest.is_object()) {
     const auto differences =
-        fingerprint_differences(manifest.value("fingerprint", Json()), fingerprint_);
-    if (!differences.empty())
+        Fingerprint(fingerprint_).changes_since(Fingerprint(manifest.value("fingerprint", Json())));
+    if (!differences.empty() && options.redo_if_changed)
+      start_over(join(differences, "; "), options.keep_old);
+    else if (!differences.empty())
       throw ConfigError(fmt::format("{} holds the results of another run:\n    {}", path_.string(),
                                     join(differences, "\n    ")),
                         "use another folder, or resume: false to start over");
-    created_ = manifest.value("created", created_);
+    if (differences.empty()) created_ = manifest.value("created", created_);
   }
   make_folders(path_ / "journal");
   make_folders(path_ / "logs");
   live_.total = indices_.size();
   write_manifest("running", live_);
-  const std::uint64_t hash = fingerprint_hash(fingerprint_);
   journal_ =
-      std::make_unique<JournalWriter>(path_ / "journal" / "main.journal", hash, options.journal);
-  absorb_async(path_, hash, *journal_);
+      std::make_unique<JournalWriter>(path_ / "journal" / "main.journal", hash_, options.journal);
+  absorb_async(path_, hash_, *journal_);
   done_.resize(indices_.bound());
-  scan_journals(path_, hash, nullptr, [&](const JournalRecord& record, std::uint64_t) {
+  scan_journals(path_, hash_, nullptr, [&](const JournalRecord& record, std::uint64_t) {
     if (record.index < done_.size() && record.status != wire::ItemStatus::kFailed)
       done_[record.index] = true;
   });
@@ -102,7 +106,30 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
 
 RunFolder::~RunFolder() = default;
 
-std::uint64_t RunFolder::hash() const noexcept { return fingerprint_hash(fingerprint_); }
+// Results that somebody may miss are moved, all at once and whole files only; the lock stays ours.
+void RunFolder::start_over(const std::string& what_changed, bool keep_old) {
+  const fs::path old = path_.string() + ".old";
+  const bool has_results =
+      keep_old && (fs::exists(path_ / "results.jsonl") || count_items(path_).ok > 0);
+  if (has_results) {
+    fs::remove_all(old);
+    make_folders(old);
+  }
+  std::vector<fs::path> there;
+  for (const auto& entry : fs::directory_iterator(path_)) there.push_back(entry.path());
+  for (const fs::path& file : there) {
+    if (file.filename() == ".tutti") continue;
+    if (has_results)
+      fs::rename(file, old / file.filename());
+    else
+      fs::remove_all(file);
+  }
+  remove_async(path_);
+  log::info("{}: {}; the work is done anew{}", path_.filename().string(), what_changed,
+            has_results ? ", the old results are in " + old.string() : "");
+}
+
+std::uint64_t RunFolder::hash() const noexcept { return hash_; }
 
 std::vector<wire::IndexRange> RunFolder::remaining() const {
   std::vector<wire::IndexRange> ranges;
@@ -190,7 +217,7 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
   if (indices_.is_range() && indices_.size() > 0) manifest["first"] = indices_[0];
   manifest["ok"] = counts.ok;
   manifest["failed"] = counts.failed;
-  manifest["fingerprint_hash"] = fmt::format("{:016x}", fingerprint_hash(fingerprint_));
+  manifest["fingerprint_hash"] = fmt::format("{:016x}", hash());
   manifest["fingerprint"] = fingerprint_;
   write_file_atomic(path_ / "manifest.json", manifest.dump(2) + "\n");
 }
@@ -208,8 +235,7 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
                                const std::function<void(std::uint64_t, const Json&)>& each) {
   journal_->flush();
   journal_->sync();
-  const FolderCounts counts =
-      write_results(path_, fingerprint_hash(fingerprint_), indices_, item_of, each);
+  const FolderCounts counts = write_results(path_, hash(), indices_, item_of, each);
   write_manifest("done", counts);
   std::error_code ignored;  // a leftover status would only be out of date
   fs::remove(path_ / "status.json", ignored);
@@ -221,8 +247,7 @@ void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of) noexcept
     journal_->flush();
     journal_->sync();
     write_manifest("stopped", live_);
-    if (live_.failed > 0)
-      write_results(path_, fingerprint_hash(fingerprint_), indices_, item_of, nullptr, true);
+    if (live_.failed > 0) write_results(path_, hash(), indices_, item_of, nullptr, true);
     std::error_code ignored;
     fs::remove(path_ / "status.json", ignored);
   } catch (const std::exception&

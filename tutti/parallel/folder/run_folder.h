@@ -28,6 +28,10 @@ namespace tutti::parallel {
 
 struct RunFolderOptions {
   bool resume = true;  // false: forget what is there
+  // What is there was made with another fingerprint: says what changed, moves it to PATH.old (which
+  // it replaces) and begins anew. Else that is refused.
+  bool redo_if_changed = false;
+  bool keep_old = true;  // with redo_if_changed; false: what is there is removed
   JournalOptions journal;
 };
 
@@ -64,9 +68,11 @@ class RunFolder {
 
  private:
   void write_manifest(const std::string& state, const FolderCounts& counts) const;
+  void start_over(const std::string& what_changed, bool keep_old);
 
   const std::filesystem::path path_;
   const Json fingerprint_;
+  const std::uint64_t hash_;
   const Indices indices_;
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<JournalWriter> journal_;

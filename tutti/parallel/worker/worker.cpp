@@ -131,14 +131,13 @@ class Compute {
     else
       progress_.leave();  // several suspects: the driver will try them one by one
     results_.clear();
+    errors_.assign(batch.indices.size(), "");
     std::string error;
     try {
-      if (batch_size_ > 1) {
-        for (Json& result : runner_->forward_batch(batch.indices, *env_))
-          results_.push_back(result.dump());
-        if (results_.size() != batch.indices.size())
-          throw TaskError(fmt::format("forward_batch gave {} results for {} indices",
-                                      results_.size(), batch.indices.size()));
+      if (batch.indices.size() > 1) {
+        run_together(batch.indices);
+      } else if (batch_size_ > 1) {
+        results_.push_back(to_json_line(runner_->forward_batch(batch.indices, *env_).at(0)));
       } else {
         results_.push_back(to_text(runner_ ? runner_->forward(batch.indices[0], *env_)
                                            : function_(batch.indices[0])));
@@ -162,8 +161,8 @@ class Compute {
     for (std::size_t i = 0; i < batch.indices.size(); ++i) {
       wire::ResultRecord record{.index = batch.indices[i], .run_ns = each};
       std::string file;
-      std::string own_error = error;
-      if (error.empty() && results_[i].size() > wire::kMaxInlineResult) {
+      std::string own_error = error.empty() ? errors_[i] : error;
+      if (own_error.empty() && results_[i].size() > wire::kMaxInlineResult) {
         try {
           file = write_large(batch.lease, batch.indices[i], results_[i]);
         } catch (const Error& failure) {
@@ -180,6 +179,32 @@ class Compute {
       state_.add_result(batch, record, i + 1 == batch.indices.size());
     }
     if (results_.size() == 1 && results_[0].capacity() > wire::kMaxInlineResult) results_.clear();
+  }
+
+  // A batch in which something fails is done again item by item: one bad item is its own failure
+  // and nobody else's.
+  void run_together(const std::vector<std::uint64_t>& indices) {
+    try {
+      for (Json& result : runner_->forward_batch(indices, *env_))
+        results_.push_back(to_json_line(result));
+      if (results_.size() == indices.size()) return;
+    } catch (const std::exception& failure) {
+      log::debug("a batch of {} failed ({}); its items are tried one by one", indices.size(),
+                 failure.what());
+      results_.clear();
+      for (std::size_t i = 0; i < indices.size(); ++i) {
+        results_.emplace_back();
+        try {
+          results_.back() =
+              to_json_line(runner_->forward_batch(std::span(&indices[i], 1), *env_).at(0));
+        } catch (...) {  // an item's failure is a result like any other
+          errors_[i] = describe_current_exception().text;
+        }
+      }
+      return;
+    }
+    throw TaskError(fmt::format("forward_batch gave {} results for {} indices", results_.size(),
+                                indices.size()));
   }
 
   // Bytes that are not UTF-8 must not make an item fail: to_json_line replaces them.
@@ -207,6 +232,7 @@ class Compute {
   ItemFunction function_ = nullptr;
   std::uint64_t batch_size_ = 1;
   std::vector<std::string> results_;
+  std::vector<std::string> errors_;  // of items of the batch that failed alone
 };
 
 }  // namespace

@@ -12,24 +12,14 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/io/audio.h"
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/decoding/batching.h"
 #include "tutti/speech/decoding/ctc_search.h"
 
 namespace tutti::speech {
 namespace {
-
-torch::Device parse_device(const std::string& name) {
-  try {
-    torch::Device device(name);
-    if (device.is_cuda() && !torch::cuda::is_available())
-      throw ConfigError(fmt::format("device: got {}, but libtorch sees no GPU here", name),
-                        "set device: cpu");
-    return device;
-  } catch (const c10::Error&) {
-    throw ConfigError(fmt::format("device: got '{}', expected cpu, cuda or cuda:N", name));
-  }
-}
 
 torch::ScalarType parse_dtype(const std::string& name) {
   if (name == "float32") return torch::kFloat32;
@@ -47,10 +37,20 @@ std::int64_t samples_per_frame(const AsrModel& model) {
   const std::int64_t out =
       model->encoder->output_length(14400) - model->encoder->output_length(9600);
   const std::int64_t factor = out > 0 ? 4800 / out : 1;
-  return factor * (model->frontend.is_empty() ? 1 : model->settings().frontend.hop_length);
+  return factor * (model->frontend.is_empty() ? model->settings().input_size
+                                              : model->settings().frontend.hop_length);
 }
 
-int sample_rate(const AsrModel& model) { return model->settings().frontend.fs; }
+// Values of a waveform per second: samples, or numbers of features made elsewhere.
+int sample_rate(const AsrModel& model) {
+  if (!model->frontend.is_empty()) return model->settings().frontend.fs;
+  return static_cast<int>(data::kFeatureFrameRate * model->settings().input_size);
+}
+
+// Values per step of the model's input.
+std::int64_t width_of(const AsrModel& model) {
+  return model->frontend.is_empty() ? model->settings().input_size : 1;
+}
 
 LogProbs rows_of(const torch::Tensor& log_probs_TV, std::int64_t frames) {
   return {log_probs_TV.data_ptr<float>(), static_cast<std::size_t>(frames),
@@ -58,6 +58,29 @@ LogProbs rows_of(const torch::Tensor& log_probs_TV, std::int64_t frames) {
 }
 
 }  // namespace
+
+// auto: a worker sees the GPUs it was given and no others (CUDA_VISIBLE_DEVICES).
+torch::Device parse_device(const std::string& name) {
+  if (name == "auto") return {torch::cuda::is_available() ? "cuda" : "cpu"};
+  try {
+    torch::Device device(name);
+    if (device.is_cuda() && !torch::cuda::is_available())
+      throw ConfigError(fmt::format("device: got {}, but libtorch sees no GPU here", name),
+                        "set device: cpu");
+    return device;
+  } catch (const c10::Error&) {
+    throw ConfigError(fmt::format("device: got '{}', expected auto, cpu, cuda or cuda:N", name));
+  }
+}
+
+bool too_short(const AsrModel& model, std::size_t num_samples) {
+  const auto n = static_cast<std::int64_t>(num_samples);
+  if (model->frontend.is_empty())
+    return n / model->settings().input_size <
+           std::max<std::int64_t>(1, model->encoder->min_input_length());
+  if (n <= model->settings().frontend.n_fft / 2) return true;
+  return model->frontend->num_frames(n) < model->encoder->min_input_length();
+}
 
 bool is_out_of_memory(const std::exception& error) noexcept {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
@@ -80,6 +103,11 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
                                   codec_.tokens().size(), model_->settings().vocab_size),
                       "use the token list the model was trained with");
   if (options_.batch_size < 1) throw ConfigError("batch_size: got 0, expected at least 1");
+  if (options_.beam_size > model_->settings().vocab_size) {
+    log::warning("beam_size: {} is more than the {} tokens of the model; {} is used",
+                 options_.beam_size, model_->settings().vocab_size, model_->settings().vocab_size);
+    options_.beam_size = model_->settings().vocab_size;
+  }
   const torch::ScalarType dtype = parse_dtype(options_.dtype);
   model_->eval();
   model_->to(device_);
@@ -113,22 +141,44 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
 
 Speech2Text::~Speech2Text() = default;
 
-bool Speech2Text::too_short(std::size_t num_samples) const {
-  const auto n = static_cast<std::int64_t>(num_samples);
-  if (is_owsm() || model_->frontend.is_empty()) return n == 0;
-  if (n <= model_->settings().frontend.n_fft / 2) return true;
-  return model_->frontend->num_frames(n) < model_->encoder->min_input_length();
+std::string Speech2Text::problem_of(Waveform waveform) const {
+  std::string problem = data::audio_problem(waveform);
+  if (problem.empty() && too_short(waveform.size()))
+    problem = fmt::format("too short for the model: {} samples", waveform.size());
+  return problem;
 }
 
 std::vector<Recognised> Speech2Text::decode(const std::vector<std::vector<float>>& waveforms) {
+  return decode_waveforms(std::vector<Waveform>(waveforms.begin(), waveforms.end()));
+}
+
+std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform>& waveforms) {
+  std::vector<Recognised> results(waveforms.size());
+  std::vector<Waveform> whole;
+  std::vector<std::size_t> items;
+  for (std::size_t i = 0; i < waveforms.size(); ++i) {
+    results[i].problem = problem_of(waveforms[i]);
+    if (!results[i].problem.empty()) {
+      results[i].nbest.emplace_back();
+    } else if (is_long(waveforms[i])) {
+      results[i] = decode_cut(waveforms[i], pieces_of(waveforms[i]));
+    } else {
+      items.push_back(i);
+      whole.push_back(waveforms[i]);
+    }
+  }
+  std::vector<Recognised> found = decode_whole(whole);
+  for (std::size_t k = 0; k < items.size(); ++k) results[items[k]] = std::move(found[k]);
+  return results;
+}
+
+std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& waveforms) {
   std::vector<Recognised> results(waveforms.size());
   std::vector<std::int64_t> lengths;
   std::vector<std::size_t> items;
   for (std::size_t i = 0; i < waveforms.size(); ++i) {
-    if (too_short(waveforms[i].size())) {
-      log::warning("utterance {} has {} samples, too short for the model: its text is empty", i,
-                   waveforms[i].size());
-      results[i].nbest.push_back({});
+    if (too_short(waveforms[i].size())) {  // the last piece of a recording
+      results[i].nbest.emplace_back();
       continue;
     }
     items.push_back(i);
@@ -152,7 +202,17 @@ std::vector<Recognised> Speech2Text::decode(const std::vector<std::vector<float>
   return results;
 }
 
-void Speech2Text::decode_batch(const std::vector<std::vector<float>>& waveforms,
+// A search over numbers that are not finite finds nothing, or never ends.
+std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
+  torch::Tensor fine_UT = torch::isfinite(encoded.out).all(-1);
+  const torch::Tensor valid_UT = valid_mask(encoded.lengths, fine_UT.size(1), device_);
+  if (valid_UT.defined()) fine_UT = fine_UT.logical_or(valid_UT.logical_not());
+  const torch::Tensor fine_U = fine_UT.all(1).to(torch::kCPU).contiguous();
+  const bool* rows = fine_U.data_ptr<bool>();
+  return std::vector<bool>(rows, rows + fine_U.numel());
+}
+
+void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
                                const std::vector<std::size_t>& items,
                                std::vector<Recognised>& results) {
   const torch::NoGradGuard no_grad;
@@ -163,14 +223,33 @@ void Speech2Text::decode_batch(const std::vector<std::vector<float>>& waveforms,
     lengths.push_back(is_owsm() ? window : static_cast<std::int64_t>(waveforms[item].size()));
     longest = std::max(longest, lengths.back());
   }
+  const std::int64_t width = width_of(model_);
   torch::Tensor host = torch::zeros({static_cast<std::int64_t>(items.size()), longest});
   for (std::size_t row = 0; row < items.size(); ++row) {
-    const std::vector<float>& samples = waveforms[items[row]];
+    const Waveform samples = waveforms[items[row]];
     std::copy_n(samples.data(),
                 std::min<std::size_t>(samples.size(), static_cast<std::size_t>(longest)),
                 host.data_ptr<float>() + static_cast<std::int64_t>(row) * longest);
   }
+  if (width > 1) {
+    host = host.view({host.size(0), longest / width, width});
+    for (std::int64_t& length : lengths) length /= width;
+  }
   const Encoded encoded = model_->encode(host.to(device_), lengths);
+  const std::vector<bool> fine = finite_rows(encoded);
+  std::vector<std::size_t> good;
+  for (std::size_t row = 0; row < items.size(); ++row) {
+    if (fine[row]) {
+      good.push_back(items[row]);
+      continue;
+    }
+    results[items[row]].problem = "what the encoder makes of it is not finite";
+    results[items[row]].nbest.assign(1, {});
+  }
+  if (good.size() < items.size()) {  // the others once more, without it
+    if (!good.empty()) decode_batch(waveforms, good, results);
+    return;
+  }
   auto found = search(encoded);
   if (options_.token_times) add_times(encoded, found);
   for (std::size_t row = 0; row < items.size(); ++row)
@@ -258,81 +337,132 @@ void Speech2Text::add_times(const Encoded& encoded, std::vector<std::vector<Reco
     for (Recognition& recognition : found[u]) {
       recognition.times.clear();
       for (const TokenTime& time :
-           ctc_align(x, recognition.token_ids, static_cast<int>(model_->settings().blank_id)))
+           ctc_align(x, recognition.token_ids, static_cast<int>(model_->settings().blank_id))) {
         recognition.times.push_back({static_cast<double>(time.begin_frame) * seconds_per_frame_,
                                      static_cast<double>(time.end_frame) * seconds_per_frame_});
+        recognition.token_confidences.push_back(std::exp(static_cast<double>(time.log_prob)));
+      }
     }
   }
 }
 
-std::vector<LongSegment> Speech2Text::decode_long_owsm(const std::vector<float>& waveform) {
+std::vector<LongSegment> Speech2Text::decode_long_owsm(Waveform waveform) {
   if (!options_.predict_time)
     throw ConfigError(
         "predict_time: got false, but windows of an OWSM model follow its time tokens",
         "set predict_time: true");
   const double rate = sample_rate(model_);
-  const auto size = static_cast<std::int64_t>(waveform.size());
   std::vector<LongSegment> out;
-  for (std::int64_t offset = 0; offset < size;) {
-    const std::int64_t end = std::min<std::int64_t>(
-        size, offset + static_cast<std::int64_t>(OwsmTokens::kWindow * rate));
-    if (static_cast<double>(end - offset) < 0.2 * rate) break;  // a click, not a sentence
-    const Recognition best =
-        decode({{waveform.begin() + offset, waveform.begin() + end}})[0].nbest[0];
+  for (std::size_t offset = 0; offset < waveform.size();) {
+    const std::size_t size =
+        std::min(waveform.size() - offset, static_cast<std::size_t>(OwsmTokens::kWindow * rate));
+    if (static_cast<double>(size) < 0.2 * rate) break;  // a click, not a sentence
+    const Recognition best = decode_whole({waveform.subspan(offset, size)})[0].nbest[0];
     const OwsmSegments segments = owsm_->segments({best.token_ids.begin(), best.token_ids.end()});
     const double start = static_cast<double>(offset) / rate;
     for (const TimedTokens& utterance : segments.utterances)
       out.push_back(
           {start + utterance.begin, start + utterance.end, finish(utterance.tokens).text});
-    offset += static_cast<std::int64_t>(std::llround(segments.next * rate));
+    offset += static_cast<std::size_t>(std::llround(segments.next * rate));
   }
+  return out;
+}
+
+bool Speech2Text::is_long(Waveform waveform) const {
+  // Twice, so that an utterance a little over the window is not torn: models bear that much.
+  const double limit = is_owsm() ? OwsmTokens::kWindow : 2 * options_.window;
+  return options_.cut != "never" && !model_->frontend.is_empty() &&
+         static_cast<double>(waveform.size()) > limit * sample_rate(model_);
+}
+
+std::vector<Piece> Speech2Text::pieces_of(Waveform waveform) const {
+  const double window =
+      is_owsm() ? std::min(options_.window, OwsmTokens::kWindow) : options_.window;
+  if (options_.cut == "energy") return cut_in_pauses(waveform, sample_rate(model_), window);
+  const bool can_time = !model_->ctc.is_empty() || is_transducer();
+  return cut_evenly(waveform.size(), sample_rate(model_), window,
+                    can_time ? std::min(2.0, window / 4) : 0);
+}
+
+Recognised Speech2Text::decode_cut(Waveform waveform, const std::vector<Piece>& pieces) {
+  Recognised out;
+  if (is_owsm() && options_.predict_time) {
+    out.segments = decode_long_owsm(waveform);
+    out.nbest.emplace_back();
+    for (const LongSegment& segment : out.segments)
+      out.nbest[0].text += (out.nbest[0].text.empty() ? "" : " ") + segment.text;
+    return out;
+  }
+  std::vector<Waveform> parts;
+  bool has_context = false;
+  for (const Piece& piece : pieces) {
+    parts.push_back(waveform.subspan(piece.begin, piece.end - piece.begin));
+    has_context = has_context || piece.begin != piece.keep_begin || piece.end != piece.keep_end;
+  }
+  const bool asked = options_.token_times;
+  options_.token_times = asked || has_context;  // they tell whose a token in the context is
+  const std::vector<Recognised> found = decode_whole(parts);
+  options_.token_times = asked;
+  out = join(pieces, found);
+  if (!asked) out.nbest[0].times.clear();
+  return out;
+}
+
+Recognised Speech2Text::join(const std::vector<Piece>& pieces,
+                             std::span<const Recognised> found) const {
+  const double rate = sample_rate(model_);
+  Recognised out;
+  std::vector<std::int64_t> all;
+  Recognition whole;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Recognition& best = found[i].nbest[0];
+    const auto seconds = [rate](std::size_t samples) {
+      return static_cast<double>(samples) / rate;
+    };
+    const double start = seconds(pieces[i].begin);
+    const double begin = seconds(pieces[i].keep_begin), end = seconds(pieces[i].keep_end);
+    // Without times (too few frames for the alignment) nothing can be told apart: keep all.
+    const bool timed = best.times.size() == best.token_ids.size();
+    const bool is_whole =
+        pieces[i].begin == pieces[i].keep_begin && pieces[i].end == pieces[i].keep_end;
+    std::vector<std::int64_t> mine;
+    for (std::size_t k = 0; k < best.token_ids.size(); ++k) {
+      const TokenSpan at = timed ? TokenSpan{start + best.times[k].begin, start + best.times[k].end}
+                                 : TokenSpan{begin, end};
+      const double middle = timed ? (at.begin + at.end) / 2 : begin;
+      if (!is_whole && !(middle >= begin && middle < end)) continue;
+      mine.push_back(best.token_ids[k]);
+      whole.times.push_back(at);
+      if (k < best.token_confidences.size())
+        whole.token_confidences.push_back(best.token_confidences[k]);
+    }
+    whole.score += best.score;
+    whole.decoder_score += best.decoder_score;
+    whole.ctc_score += best.ctc_score;
+    all.insert(all.end(), mine.begin(), mine.end());
+    if (!mine.empty()) out.segments.push_back({begin, end, finish(mine).text});
+    if (out.problem.empty()) out.problem = found[i].problem;
+  }
+  // Each piece begins a word of its own: the texts are joined, not the tokens.
+  const Recognition spelled = finish(all);
+  whole.token_ids = spelled.token_ids;
+  whole.tokens = spelled.tokens;
+  for (const LongSegment& segment : out.segments)
+    whole.text += (whole.text.empty() ? "" : " ") + segment.text;
+  if (whole.token_confidences.size() != whole.token_ids.size()) whole.token_confidences.clear();
+  out.nbest.push_back(std::move(whole));
   return out;
 }
 
 std::vector<LongSegment> Speech2Text::decode_long(const std::vector<float>& waveform, double window,
                                                   double context) {
   if (is_owsm()) return decode_long_owsm(waveform);
-  if (!(window > 2 * context) || context < 0)
-    throw ConfigError(fmt::format(
-        "window: got {} s with {} s of context on each side, expected more than twice the context",
-        window, context));
-  const double rate = sample_rate(model_);
-  const auto size = static_cast<std::int64_t>(waveform.size());
-  const auto core = static_cast<std::int64_t>((window - 2 * context) * rate);
-  const auto margin = static_cast<std::int64_t>(context * rate);
-  struct Window {
-    std::int64_t begin, core_begin, core_end;
-  };
-  std::vector<Window> windows;
-  std::vector<std::vector<float>> pieces;
-  for (std::int64_t begin = 0; begin < size; begin += core) {
-    const std::int64_t end = std::min(size, begin + core);
-    const std::int64_t from = std::max<std::int64_t>(0, begin - margin),
-                       to = std::min(size, end + margin);
-    windows.push_back({from, begin, end});
-    pieces.emplace_back(waveform.begin() + from, waveform.begin() + to);
-  }
-  const bool times = options_.token_times;
-  options_.token_times = true;
-  const std::vector<Recognised> found = decode(pieces);
-  options_.token_times = times;
-  std::vector<LongSegment> out;
-  for (std::size_t i = 0; i < windows.size(); ++i) {
-    const Recognition& best = found[i].nbest[0];
-    const double begin = static_cast<double>(windows[i].core_begin) / rate,
-                 end = static_cast<double>(windows[i].core_end) / rate;
-    std::vector<std::int64_t> mine;
-    for (std::size_t k = 0; k < best.token_ids.size(); ++k) {
-      // Without times (too few frames for the alignment) nothing can be told apart: keep all.
-      const bool timed = best.times.size() == best.token_ids.size();
-      const double middle = timed ? static_cast<double>(windows[i].begin) / rate +
-                                        (best.times[k].begin + best.times[k].end) / 2
-                                  : begin;
-      if (middle >= begin && middle < end) mine.push_back(best.token_ids[k]);
-    }
-    if (!mine.empty()) out.push_back({begin, end, finish(mine).text});
-  }
-  return out;
+  return decode_cut(waveform, cut_evenly(waveform.size(), sample_rate(model_), window, context))
+      .segments;
+}
+
+double Recognition::confidence() const {
+  return std::exp(std::min(0.0, score / static_cast<double>(token_ids.size() + 1)));
 }
 
 }  // namespace tutti::speech

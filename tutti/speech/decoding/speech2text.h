@@ -10,41 +10,26 @@
 //
 // Utterances are decoded longest first, in batches of at most batch_size and batch_seconds; a batch
 // that does not fit into memory is halved. Results are in the order of the input and do not depend
-// on the batches. An utterance too short for the model gives one empty hypothesis and a warning.
+// on the batches. A recording longer than two windows is cut (windows.h) and its pieces are decoded
+// as utterances are, so memory is bounded by the batch. Audio that cannot be decoded (too short, not
+// a number, silent) gives one empty hypothesis and says why in `problem`; the others go on.
 // Not thread-safe: one object per thread and device.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/speech/decoding/beam_search.h"
 #include "tutti/speech/decoding/owsm.h"
+#include "tutti/speech/decoding/speech2text_settings.h"
+#include "tutti/speech/decoding/windows.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/text/token_list.h"
 
 namespace tutti::speech {
-
-struct Speech2TextOptions {
-  std::string device = "cpu";     // cpu, cuda, cuda:1, ...
-  std::string dtype = "float32";  // float32, bfloat16, float16, float64; features stay float32
-  std::size_t batch_size = 1;
-  double batch_seconds = 0;  // padded audio per batch; 0: no limit
-  std::int64_t beam_size = 20;
-  double ctc_weight = 0.5;  // of models with an attention decoder
-  double penalty = 0.0;
-  double maxlenratio = 0.0;
-  double minlenratio = 0.0;
-  bool normalize_length = false;
-  std::int64_t nbest = 1;
-  bool token_times =
-      false;  // by CTC alignment; ignored when the model has no CTC and is no transducer
-  // OWSM: every utterance is padded or cut to 30 s and decoded after this prompt.
-  std::string lang_sym;  // e.g. <eng>; empty: not an OWSM model
-  std::string task_sym = "<asr>";
-  bool predict_time = false;
-};
 
 struct TokenSpan {
   double begin = 0;  // seconds
@@ -58,27 +43,42 @@ struct Recognition {
   double score = 0;
   double decoder_score = 0;
   double ctc_score = 0;
-  std::vector<TokenSpan> times;  // one per token, when asked for
+  // When token_times were asked for, one per token: where it was, and the mean probability that CTC
+  // gives it there (models with CTC only).
+  std::vector<TokenSpan> times;
+  std::vector<double> token_confidences;
+
+  // Probability per token by the search's own score, 0 to 1: the geometric mean over the tokens and
+  // the end.
+  double confidence() const;
 };
 
-struct Recognised {
-  std::vector<Recognition> nbest;
-};
-
+// A piece of a long recording.
 struct LongSegment {
-  double begin = 0;
+  double begin = 0;  // seconds
   double end = 0;
   std::string text;
 };
 
+struct Recognised {
+  std::vector<Recognition> nbest;     // at least one; of a recording that was cut: exactly one
+  std::string problem;                // why it could not be decoded; empty: it was
+  std::vector<LongSegment> segments;  // of a recording that was cut
+};
+
+// Whether so few samples leave the encoder without a frame.
+bool too_short(const AsrModel& model, std::size_t num_samples);
+
 class Speech2Text {
  public:
+  using Waveform = std::span<const float>;  // samples in [-1, 1] at the model's rate
+
   // Takes the model over: moves it to the device and dtype, and to eval mode. Throws ConfigError
   // for options that make no sense or that the model cannot serve.
   Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options);
   ~Speech2Text();
 
-  // Samples in [-1, 1] at the model's rate.
+  std::vector<Recognised> decode_waveforms(const std::vector<Waveform>& waveforms);
   std::vector<Recognised> decode(const std::vector<std::vector<float>>& waveforms);
   // A recording of any length, by windows. OWSM models say where their utterances end and the next
   // window begins there; for others windows overlap by `context` seconds on each side, and CTC
@@ -91,15 +91,25 @@ class Speech2Text {
   double seconds_per_frame() const noexcept { return seconds_per_frame_; }
 
  private:
-  void decode_batch(const std::vector<std::vector<float>>& waveforms,
-                    const std::vector<std::size_t>& items, std::vector<Recognised>& results);
+  // In batches of like length; nothing is cut.
+  std::vector<Recognised> decode_whole(const std::vector<Waveform>& waveforms);
+  void decode_batch(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
+                    std::vector<Recognised>& results);
+  std::vector<bool> finite_rows(const Encoded& encoded) const;
+  bool is_long(Waveform waveform) const;
+  std::vector<Piece> pieces_of(Waveform waveform) const;
+  Recognised join(const std::vector<Piece>& pieces, std::span<const Recognised> found) const;
+  Recognised decode_cut(Waveform waveform, const std::vector<Piece>& pieces);
   std::vector<std::vector<Recognition>> search(const Encoded& encoded);
   Recognition finish(const std::vector<std::int64_t>& ids) const;
   void add_times(const Encoded& encoded, std::vector<std::vector<Recognition>>& found);
-  bool too_short(std::size_t num_samples) const;
+  bool too_short(std::size_t num_samples) const {
+    return is_owsm() ? num_samples == 0 : speech::too_short(model_, num_samples);
+  }
+  std::string problem_of(Waveform waveform) const;
   bool is_transducer() const { return !model_->predictor.is_empty(); }
   bool is_owsm() const { return !options_.lang_sym.empty(); }
-  std::vector<LongSegment> decode_long_owsm(const std::vector<float>& waveform);
+  std::vector<LongSegment> decode_long_owsm(Waveform waveform);
 
   AsrModel model_;
   TextCodec codec_;
@@ -109,6 +119,9 @@ class Speech2Text {
   std::unique_ptr<OwsmTokens> owsm_;
   double seconds_per_frame_ = 0;
 };
+
+// "auto" (the GPU this process was given, else the CPU), cpu, cuda or cuda:N. Throws ConfigError.
+torch::Device parse_device(const std::string& name);
 
 // Whether an exception says that a device or the host has no memory left.
 bool is_out_of_memory(const std::exception& error) noexcept;

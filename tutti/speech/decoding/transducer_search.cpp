@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 
@@ -105,6 +106,8 @@ std::vector<TransducerHypothesis> transducer_beam_search(TransducerModel model,
     return a.hypothesis.score < b.hypothesis.score;
   };
 
+  // With scores that are not numbers no hypothesis is ever above another and no frame ever ends.
+  if (!torch::isfinite(memory).all().item<bool>()) return {};
   const torch::Tensor projected = model.joint->project_encoded(memory);
   std::vector<Running> kept(1);
   std::vector<std::int64_t> ids;
@@ -123,6 +126,7 @@ std::vector<TransducerHypothesis> transducer_beam_search(TransducerModel model,
               .to(torch::kCPU)
               .contiguous();
       const float* row = log_probs.data_ptr<float>();
+      if (std::isnan(row[model.blank])) return {};  // as with memory, for weights
       const std::int64_t vocab = log_probs.size(-1);
       const std::int64_t beam = std::min(options.beam_size, vocab);
       kept.push_back(top);

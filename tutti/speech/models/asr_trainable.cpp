@@ -4,6 +4,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/speech/metrics/edit_distance.h"
+#include "tutti/speech/text/utf8.h"
 
 namespace tutti::speech {
 
@@ -28,16 +29,39 @@ trainer::StepOutput to_output(AsrLoss&& loss) {
 }
 
 // Tokens of the best CTC path: repeats merged, blanks left out.
-std::vector<std::string> best_path(const std::int64_t* ids, std::int64_t frames) {
-  std::vector<std::string> tokens;
+std::vector<std::int64_t> best_path(const std::int64_t* ids, std::int64_t frames) {
+  std::vector<std::int64_t> tokens;
   for (std::int64_t t = 0; t < frames; ++t)
-    if (ids[t] != 0 && (t == 0 || ids[t] != ids[t - 1])) tokens.push_back(std::to_string(ids[t]));
+    if (ids[t] != 0 && (t == 0 || ids[t] != ids[t - 1])) tokens.push_back(ids[t]);
   return tokens;
+}
+
+// Spaces and word marks are no characters.
+std::vector<std::string> characters(const std::string& token) {
+  if (token == "<space>") return {};
+  std::vector<std::string> out;
+  for (const char32_t c : to_utf32(token))
+    if (c != U' ' && c != U'\u2581') out.push_back(to_utf8(std::u32string(1, c)));
+  return out;
 }
 
 }  // namespace
 
-AsrTrainable::AsrTrainable(AsrModel model) : ModuleModel(model.ptr()), model_(std::move(model)) {}
+AsrTrainable::AsrTrainable(AsrModel model, std::vector<std::string> tokens)
+    : ModuleModel(model.ptr()), model_(std::move(model)) {
+  for (const std::string& token : tokens) spelling_.push_back(characters(token));
+}
+
+std::vector<std::string> AsrTrainable::units(const std::vector<std::int64_t>& ids) const {
+  std::vector<std::string> out;
+  for (const std::int64_t id : ids) {
+    if (const auto at = static_cast<std::size_t>(id); at < spelling_.size())
+      out.insert(out.end(), spelling_[at].begin(), spelling_[at].end());
+    else
+      out.push_back(std::to_string(id));
+  }
+  return out;
+}
 
 trainer::StepOutput AsrTrainable::training_step(const trainer::Batch& batch) {
   return to_output(model_->forward(to_asr_batch(batch)));
@@ -54,11 +78,10 @@ trainer::StepOutput AsrTrainable::validation_step(const trainer::Batch& batch) {
   const torch::Tensor text = asr.text.to(torch::kCPU, torch::kInt64).contiguous();
   EditCounts counts;
   for (std::int64_t b = 0; b < ids.size(0); ++b) {
-    std::vector<std::string> reference;
-    for (std::int64_t u = 0; u < asr.text_lengths[b]; ++u)
-      reference.push_back(std::to_string(text.data_ptr<std::int64_t>()[b * text.size(1) + u]));
-    counts += align(reference,
-                    best_path(ids.data_ptr<std::int64_t>() + b * ids.size(1), encoded.lengths[b]))
+    const std::int64_t* first = text.data_ptr<std::int64_t>() + b * text.size(1);
+    counts += align(units({first, first + asr.text_lengths[static_cast<std::size_t>(b)]}),
+                    units(best_path(ids.data_ptr<std::int64_t>() + b * ids.size(1),
+                                    encoded.lengths[static_cast<std::size_t>(b)])))
                   .counts;
   }
   output.ratios["cer_ctc"] = {static_cast<double>(counts.errors()),

@@ -14,8 +14,9 @@ fs::path unpacked_source(const BuildContext& context, std::string_view hint,
                                                                : context.options["source_dir"];
   fs::path source;
   if (!key.is_null()) source = fs::absolute(key.as<std::string>());
+  // One that is named and not there may lie beside conf/ all the same.
   for (const auto& place : usual_places)
-    if (source.empty() && fs::exists(context.recipe_dir / place))
+    if ((source.empty() || !fs::exists(source)) && fs::exists(context.recipe_dir / place))
       source = context.recipe_dir / place;
   if (source.empty())
     throw ConfigError("create_dataset.source: got nothing, expected an archive or a folder",

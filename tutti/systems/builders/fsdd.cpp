@@ -35,7 +35,7 @@ void write_noises(const fs::path& data_dir, const std::vector<Json>& train) {
     for (float& x : samples) x *= 0.5F / peak;
     const fs::path file = data_dir / "noise" / (name + ".wav");
     data::write_wav(file, {.samples = std::move(samples), .sample_rate = kRate});
-    scp += name + " " + file.string() + "\n";
+    scp += name + " noise/" + name + ".wav\n";  // beside noise.scp: the folder may move
   };
   Random rng({hash64("fsdd noise")});
   std::vector<float> white(kSamples);

@@ -29,7 +29,7 @@ class MiniAn4Builder final : public DatasetBuilder {
     make_folders(context.data_dir);
     const fs::path corpus = find_corpus(
         unpacked_source(context, "set it to mini_an4.tar.gz (ESPnet3's downloads.tar.gz)",
-                        {"downloads", "downloads.tar.gz"}));
+                        {"downloads", "downloads.tar.gz", "mini_an4.tar.gz"}));
     // The corpus has no validation set of its own: the first utterance is it, as in ESPnet3's
     // recipe.
     auto train = read_split(context, corpus, "train");

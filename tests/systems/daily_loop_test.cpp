@@ -1,0 +1,309 @@
+// What people do every day with one recipe folder: train more, decode again, kill, resume
+// otherwise, try a second experiment, move it. Every test works in a copy of a finished recipe.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/systems/built_recipe.h"
+#include "tutti/core/json.h"
+#include "tutti/data/features/fbank.h"
+#include "tutti/data/io/audio.h"
+#include "tutti/data/io/npy.h"
+#include "tutti/data/manifest.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class DailyLoop : public BuiltRecipe {
+ protected:
+  // A long test set, so that decoding can be interrupted.
+  void make_many(int count) {
+    const Json first = parse_json(split(read("data/valid.jsonl"), '\n')[0], "valid.jsonl");
+    std::string lines;
+    for (int i = 0; i < count; ++i) {
+      Json line = first;
+      line["id"] = "u" + std::to_string(1000 + i);
+      lines += to_json_line(line) + "\n";
+    }
+    write("data/many.jsonl", lines);
+    std::string text = read("conf/inference.yaml");
+    const auto begin = text.find("dataset:"), end = text.find("\nmodel:");
+    text.replace(begin, end - begin,
+                 "dataset:\n  test:\n    - {name: many, data_src_args: {manifest: "
+                 "\"${recipe_dir}/data/many.jsonl\"}}\n");
+    write("conf/inference_many.yaml", text);
+  }
+  std::vector<std::string> many_command(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {TUTTI_BIN_DIR "/tutti",
+                                      "infer",
+                                      "--training_config",
+                                      conf("training_asr_transformer.yaml"),
+                                      "--inference_config",
+                                      conf("inference_many.yaml"),
+                                      "inference_dir=" + (path_ / "D").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // Kills the driver as soon as `reached` holds; its workers leave by themselves.
+  void kill_when(const std::function<bool()>& reached) {
+    Process process =
+        Process::start({.argv = many_command(), .cwd = path_, .stdout_path = path_ / "killed.log"});
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (!reached() && !process.poll() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    ::kill(process.pid(), SIGKILL);
+    process.wait();
+  }
+  std::size_t num_journaled() const {
+    std::error_code absent;
+    return static_cast<std::size_t>(fs::file_size(path_ / "D/many/journal/main.journal", absent));
+  }
+  void expect_whole(std::size_t count) {
+    std::size_t ok = 0;
+    for (const auto& line : split(trim(read("D/many/results.jsonl")), '\n'))
+      ok += parse_json(line, "results.jsonl")["status"] == "ok" ? 1 : 0;
+    EXPECT_EQ(ok, count);
+  }
+};
+
+TEST_F(DailyLoop, TheSameAgainIsSkippedAlsoAtAnotherPlace) {
+  const std::string before = read(std::string(kInference) + "test/results.jsonl");
+  for (const char* stage :
+       {"create_dataset", "validate_dataset", "train_tokenizer", "collect_stats", "train"}) {
+    const CommandResult result = this->stage(stage);
+    ASSERT_TRUE(result.ok()) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr(std::string(stage) + ": up to date, skipped"));
+  }
+  const CommandResult again = infer();
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("test: up to date, skipped"));
+  EXPECT_EQ(read(std::string(kInference) + "test/results.jsonl"), before);
+
+  // The copy must not look at where it came from.
+  const fs::path hidden = built_->path().string() + ".hidden";
+  fs::rename(built_->path(), hidden);
+  const CommandResult fresh = infer({"inference_dir=" + (path_ / "F").string()});
+  fs::rename(hidden, built_->path());
+  ASSERT_TRUE(fresh.ok()) << fresh.describe();
+  EXPECT_EQ(read("F/test/results.jsonl"), before);
+}
+
+TEST_F(DailyLoop, MoreTrainingIsDecodedAgainAndTheOldResultsAreKept) {
+  const std::string before = read(std::string(kInference) + "test/results.jsonl");
+  ASSERT_TRUE(stage("train", {"trainer.max_epochs=2"}).ok());
+  const CommandResult again = infer();
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("test: asr_model_file: other content; the work is done anew"));
+  EXPECT_NE(read(std::string(kInference) + "test/results.jsonl"), before);
+  EXPECT_EQ(read(std::string(kInference) + "test.old/results.jsonl"), before);
+  ASSERT_TRUE(infer({"inference_dir=" + (path_ / "F").string()}).ok());
+  EXPECT_EQ(read(std::string(kInference) + "test/results.jsonl"), read("F/test/results.jsonl"));
+  // What was set aside is no test set.
+  const CommandResult scored =
+      run({"measure", "--training_config", conf("training_asr_transformer.yaml"),
+           "--inference_config", conf("inference.yaml"), "--metrics_config", conf("metrics.yaml")});
+  ASSERT_TRUE(scored.ok()) << scored.describe();
+  EXPECT_THAT(read(std::string(kInference) + "metrics.json"), Not(HasSubstr("test.old")));
+}
+
+TEST_F(DailyLoop, AnotherSearchSaysWhatChanged) {
+  const CommandResult wider = infer({"model.beam_size=3"});
+  ASSERT_TRUE(wider.ok()) << wider.describe();
+  EXPECT_THAT(wider.err, HasSubstr("model.beam_size: was 1, is 3"));
+  // Where and by how many is no change.
+  const CommandResult elsewhere =
+      infer({"model.beam_size=3", "parallel.n_workers=2", "+device=cpu", "+batch_size=2"});
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.describe();
+  EXPECT_THAT(elsewhere.err, HasSubstr("test: up to date, skipped"));
+}
+
+TEST_F(DailyLoop, AKilledDecodingGoesOnWithOtherWorkersAndOtherOverlays) {
+  make_many(150);
+  const TempFolder scratch;
+  ::setenv("TMPDIR", scratch.path().c_str(), 1);
+  kill_when([&] { return has("D/many/manifest.json"); });  // before the first result
+  kill_when([&] { return num_journaled() > 2000; });
+  const CommandResult more = run_command(
+      {.argv = many_command({"parallel.n_workers=2"}), .timeout = std::chrono::minutes(3)});
+  ASSERT_TRUE(more.ok()) << more.describe();
+  expect_whole(150);
+
+  EXPECT_TRUE(fs::is_empty(scratch.path())) << "a killed driver left something in $TMPDIR";
+  ::unsetenv("TMPDIR");
+
+  fs::remove_all(path_ / "D");
+  kill_when([&] { return num_journaled() > 2000; });
+  std::vector<std::string> overlay = many_command();
+  overlay.insert(overlay.begin() + 6, conf("parallel_local.yaml"));
+  const CommandResult other = run_command({.argv = overlay, .timeout = std::chrono::minutes(3)});
+  ASSERT_TRUE(other.ok()) << other.describe();
+  expect_whole(150);
+}
+
+TEST_F(DailyLoop, ASecondExperimentSharesTheStatistics) {
+  std::string text = read("conf/training_asr_transformer.yaml");
+  const auto at = text.find("output_size: 2");
+  text.replace(at, std::strlen("output_size: 2"), "output_size: 4");
+  write("conf/second.yaml", text);
+  const CommandResult second =
+      run({"run", "--stages", "collect_stats", "train", "--training_config", conf("second.yaml")});
+  ASSERT_TRUE(second.ok()) << second.describe();
+  EXPECT_THAT(second.err, HasSubstr("collect_stats: up to date, skipped"));
+  const CommandResult decoded = run({"infer", "--training_config", conf("second.yaml"),
+                                     "--inference_config", conf("inference.yaml")});
+  ASSERT_TRUE(decoded.ok()) << decoded.describe();
+  EXPECT_EQ(num_lines("exp/second/inference/test/hyp.scp"), 2U);
+
+  const CommandResult other = run({"collect_stats", "--training_config", conf("second.yaml"),
+                                   "model.frontend_conf.hop_length=200"});
+  ASSERT_TRUE(other.ok()) << other.describe();
+  EXPECT_THAT(other.err, HasSubstr("frontend_conf.hop_length: was 160, is 200"));
+  // The first experiment is told that these are no longer its statistics.
+  const CommandResult first = stage("train", {"exp_tag=third"});
+  ASSERT_TRUE(first.ok()) << first.describe();
+  EXPECT_THAT(first.err, HasSubstr("frontend_conf.hop_length: was 200, is 160"));
+}
+
+TEST_F(DailyLoop, ForceDecodesAgain) {
+  const std::string before = read(std::string(kInference) + "test/results.jsonl");
+  std::vector<std::string> files;
+  for (const auto& line : split(trim(read("data/test.jsonl")), '\n'))
+    files.push_back(parse_json(line, "test.jsonl")["audio"]);
+  ASSERT_EQ(files.size(), 2U);
+  const auto place = [&](const std::string& file) {
+    return fs::path(file).is_absolute() ? fs::path(file) : path_ / "data" / file;
+  };
+  fs::copy_file(place(files[0]), place(files[1]), fs::copy_options::overwrite_existing);
+  ASSERT_TRUE(infer({"--force"}).ok());
+  EXPECT_NE(read(std::string(kInference) + "test/results.jsonl"), before);
+  const CommandResult stats = stage("collect_stats", {"--force"});
+  ASSERT_TRUE(stats.ok()) << stats.describe();
+  EXPECT_THAT(stats.err, Not(HasSubstr("nothing left to do")));
+}
+
+class DatasetReader : public BuiltRecipe {
+ protected:
+  // The recipe's training file with other entries.
+  std::string training_with(const std::string& train, const std::string& valid) const {
+    std::string text = read("conf/training_asr_transformer.yaml");
+    for (const auto& [key, entry] : {std::pair{std::string("train"), train}, {"valid", valid}}) {
+      const auto at = text.find("- ", text.find("  " + key + ":\n"));
+      text.replace(at, text.find('\n', at) - at, "- " + entry);
+    }
+    write("conf/other.yaml", text);
+    return conf("other.yaml");
+  }
+};
+
+TEST_F(DatasetReader, AnArchiveIsTrainedOnAndDecoded) {
+  for (const char* split : {"train", "valid", "test"}) {
+    const CommandResult packed =
+        run({"pack", "--manifest", (path_ / "data" / (std::string(split) + ".jsonl")).string(),
+             "--output", (path_ / (std::string(split) + ".tta")).string()});
+    ASSERT_TRUE(packed.ok()) << packed.describe();
+  }
+  const std::string training =
+      training_with("{data_src: archive, data_src_args: {archive: \"${recipe_dir}/train.tta\"}}",
+                    "{data_src_args: {archive: \"${recipe_dir}/valid.tta\"}}");
+  const CommandResult trained = run({"run", "--stages", "validate_dataset", "train_tokenizer",
+                                     "collect_stats", "train", "--training_config", training});
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  // The same utterances, weights and words as from the files.
+  EXPECT_EQ(read("exp/other/checkpoints/valid.loss.ave_1best.safetensors"),
+            read(std::string(kExp) + "checkpoints/valid.loss.ave_1best.safetensors"));
+  std::string inference = read("conf/inference.yaml");
+  const auto begin = inference.find("dataset:"), end = inference.find("\nmodel:");
+  inference.replace(begin, end - begin,
+                    "dataset:\n  test:\n    - {name: test, data_src_args: {archive: "
+                    "\"${recipe_dir}/test.tta\"}}\n");
+  write("conf/inference_archive.yaml", inference);
+  const CommandResult decoded = run({"infer", "--training_config", training, "--inference_config",
+                                     conf("inference_archive.yaml")});
+  ASSERT_TRUE(decoded.ok()) << decoded.describe();
+  EXPECT_EQ(read("exp/other/inference_archive/test/hyp.scp"),
+            read(std::string(kInference) + "test/hyp.scp"));
+}
+
+TEST_F(DatasetReader, KeysOfAnEntryHaveTheirEffectInEveryStage) {
+  // As a telephone carries it: the lengths stay, the features change.
+  const std::string before = read("exp/stats/train/feats_stats.npz");
+  const std::string shapes = read("exp/stats/train/feats_shape");
+  const std::string training =
+      training_with("{data_src: mini_an4/asr, data_src_args: {split: train, sample_rate: 8000}}",
+                    "{data_src: mini_an4/asr, data_src_args: {split: valid}}");
+  const CommandResult narrow = run({"collect_stats", "--training_config", training});
+  ASSERT_TRUE(narrow.ok()) << narrow.describe();
+  EXPECT_NE(read("exp/stats/train/feats_stats.npz"), before);
+  EXPECT_EQ(read("exp/stats/train/feats_shape"), shapes);
+
+  const std::string odd = training_with(
+      "{data_src: mini_an4/asr, data_src_args: {split: train}, transform: {_target_: nobody}}",
+      "{data_src: mini_an4/asr, data_src_args: {split: valid, channel: third}}");
+  const CommandResult refused = run({"collect_stats", "--training_config", odd});
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  EXPECT_THAT(refused.err, HasSubstr("nobody"));
+}
+
+TEST_F(DatasetReader, ARenamedRecipeKeepsItsBuilderAndAnUnnamedOneIsToldWhy) {
+  const fs::path renamed = path_.parent_path() / "my_recipe";
+  fs::rename(path_, renamed);
+  path_ = renamed;
+  const CommandResult again = stage("collect_stats", {"--force"});
+  ASSERT_TRUE(again.ok()) << again.describe();
+  const std::string training =
+      training_with("{data_src_args: {split: train}}", "{data_src_args: {split: valid}}");
+  const CommandResult lost = run({"collect_stats", "--training_config", training});
+  EXPECT_EQ(lost.exit_code, 2);
+  EXPECT_THAT(lost.err, HasSubstr("is named like a builder"));
+}
+
+TEST_F(DatasetReader, FeaturesMadeElsewhereAreTrainedOnAndDecoded) {
+  const data::Fbank fbank({.win_length = 400, .hop_length = 160});
+  for (const char* split : {"train", "valid", "test"}) {
+    const auto manifest =
+        data::read_jsonl_manifest(path_ / "data" / (split + std::string(".jsonl")));
+    std::string scp, text;
+    for (std::size_t i = 0; i < manifest.size(); ++i) {
+      const std::string uid(manifest.uid(i));
+      const auto audio =
+          data::read_audio(std::string(manifest.entry(i).audio), {.sample_rate = 16000});
+      const fs::path file = path_ / "feats" / (uid + ".npy");
+      fs::create_directories(file.parent_path());
+      data::write_npy(file, fbank.compute(audio.samples));
+      scp += uid + " " + file.string() + "\n";
+      text += uid + " " + std::string(manifest.text(i)) + "\n";
+    }
+    write(std::string("feats/") + split + ".scp", scp);
+    write(std::string("feats/") + split + ".text", text);
+  }
+  const auto entry = [](const std::string& split) {
+    return "{name: " + split + ", data_src_args: {feats_scp: \"${recipe_dir}/feats/" + split +
+           ".scp\", text: \"${recipe_dir}/feats/" + split + ".text\"}}";
+  };
+  const std::string training = training_with(entry("train"), entry("valid"));
+  std::string config = read("conf/other.yaml");
+  const auto begin = config.find("    data_aug_effects:"), end = config.find("    token_type:");
+  config.erase(begin, end - begin);
+  const auto frontend = config.find("  frontend: default");
+  config.replace(frontend, config.find("  normalize:") - frontend, "  input_size: 80\n");
+  write("conf/other.yaml", config);
+  const std::string statistics = read("exp/stats/train/feats_stats.npz");
+  const CommandResult trained = run({"run", "--stages", "validate_dataset", "collect_stats",
+                                     "train", "--training_config", training});
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  EXPECT_EQ(read("exp/stats/train/feats_stats.npz"), statistics);
+  std::string inference = read("conf/inference.yaml");
+  const auto from = inference.find("dataset:"), to = inference.find("\nmodel:");
+  inference.replace(from, to - from, "dataset:\n  test:\n    - " + entry("test") + "\n");
+  write("conf/inference_feats.yaml", inference);
+  const CommandResult decoded = run(
+      {"infer", "--training_config", training, "--inference_config", conf("inference_feats.yaml")});
+  ASSERT_TRUE(decoded.ok()) << decoded.describe();
+  EXPECT_EQ(num_lines("exp/other/inference_feats/test/hyp.scp"), 2U);
+}
+
+}  // namespace
+}  // namespace tutti::systems

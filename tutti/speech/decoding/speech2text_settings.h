@@ -1,0 +1,44 @@
+// The keys of a recogniser: `model:` of an inference config, `key=value` of `tutti infer --model`,
+// `call_args` of a demo. One struct from the file to the search. Torch-free.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tutti/config/schema.h"
+
+namespace tutti::speech {
+
+struct Speech2TextOptions {
+  // ---- the trained model; empty where a model is given as an object or a pack
+  std::string asr_train_config;
+  std::string asr_model_file;
+  // ---- where
+  std::string device = "auto";  // auto (the GPU this process was given, else cpu), cpu, cuda:1, ...
+  std::string dtype = "float32";  // float32, bfloat16, float16, float64; features stay float32
+  std::size_t batch_size = 1;
+  double batch_seconds = 0;  // padded audio per batch; 0: no limit
+  // ---- search
+  std::int64_t beam_size = 20;  // cut to the vocabulary, with a warning
+  double ctc_weight = 0.5;      // of models with an attention decoder
+  double penalty = 0.0;
+  double maxlenratio = 0.0;
+  double minlenratio = 0.0;
+  bool normalize_length = false;
+  std::int64_t nbest = 1;
+  // By CTC alignment; ignored when the model has no CTC and is no transducer.
+  bool token_times = false;
+  // ---- long recordings
+  std::string cut = "energy";  // where they are cut: energy (in pauses), plain (anywhere), never
+  double window = 30.0;        // seconds a piece may have
+  // ---- OWSM: every utterance is padded or cut to 30 s and decoded after this prompt.
+  std::string lang_sym;  // e.g. <eng>; empty: not an OWSM model
+  std::string task_sym = "<asr>";
+  bool predict_time = false;
+};
+
+// All keys of a recogniser.
+config::Schema<Speech2TextOptions> speech2text_schema();
+
+}  // namespace tutti::speech

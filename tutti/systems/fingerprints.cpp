@@ -1,0 +1,138 @@
+#include "tutti/systems/fingerprints.h"
+
+#include <set>
+
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+#include "tutti/systems/corpus.h"
+#include "tutti/systems/dataset_builder.h"
+#include "tutti/systems/preprocess.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Node;
+
+// Keys of data_src_args that name lists. An archive's index has a checksum of every record.
+constexpr const char* kLists[] = {"manifest", "wav_scp",         "text",     "utt2spk",
+                                  "segments", "utt2num_samples", "feats_scp"};
+
+Json entry_inputs(const Node& config, const Node& entry, const fs::path& data_dir) {
+  const Node args = entry["data_src_args"];
+  Fingerprint inputs;
+  Json kept = config::to_json(entry);
+  kept.erase("name");
+  for (const char* key : kLists) {
+    if (!args[key].is_scalar()) continue;
+    inputs.add_file(key, args[key].raw());
+    kept["data_src_args"].erase(key);
+  }
+  if (args["archive"].is_scalar()) {
+    inputs.add_file("archive", args["archive"].raw() + ".idx");
+    kept["data_src_args"].erase("archive");
+  }
+  if (is_built(entry)) {
+    const std::string split = args["split"].is_null() ? entry["name"].value_or<std::string>("")
+                                                      : args["split"].as<std::string>();
+    inputs.add_file("manifest", manifest_path(data_dir, split));
+  }
+  return inputs.add("entry", kept, places_of(config)).json();
+}
+
+void add_token_files(const Node& training, Fingerprint& inputs) {
+  const Node block = training["dataset"]["preprocessor"];
+  for (const Node& list : {block["token_list"], training["model"]["token_list"]}) {
+    if (list.is_null()) continue;
+    if (list.is_list())
+      inputs.add("tokens", config::to_json(list));
+    else
+      inputs.add_file("tokens", list.raw());
+    break;
+  }
+  if (block["bpemodel"].is_scalar()) inputs.add_file("bpemodel", block["bpemodel"].raw());
+}
+
+}  // namespace
+
+Places places_of(const Node& config) {
+  Places places;
+  for (const char* key : {"recipe_dir", "data_dir", "exp_dir", "stats_dir"})
+    if (config[key].is_scalar()) places.emplace_back(key, config[key].raw());
+  return places;
+}
+
+Json data_inputs(const Node& config, std::string_view split, const fs::path& data_dir) {
+  Json inputs = Json::array();
+  for (const Node& entry : config["dataset"][split].elements())
+    inputs.push_back(entry_inputs(config, entry, data_dir));
+  return inputs;
+}
+
+Fingerprint create_dataset_inputs(const StageContext& context) {
+  std::set<std::string> sources;
+  for (const char* split : {"train", "valid", "test"})
+    for (const Node& entry : context.training["dataset"][split].elements())
+      if (is_built(entry)) sources.insert(data_source_of(context.training, entry));
+  return Fingerprint()
+      .add("sources", Json(sources))
+      .add("create_dataset", config::to_json(context.training["create_dataset"]),
+           places_of(context.training));
+}
+
+Fingerprint validate_dataset_inputs(const StageContext& context) {
+  Fingerprint inputs;
+  for (const char* split : {"train", "valid", "test"})
+    inputs.add(split, data_inputs(context.training, split, context.folder("data_dir")));
+  return inputs.add("validate_dataset", config::to_json(context.training["validate_dataset"]))
+      .add("sample_rate", sample_rate_of(context.training));
+}
+
+Fingerprint tokenizer_inputs(const StageContext& context) {
+  const Node tokenizer = context.training["tokenizer"];
+  Fingerprint inputs;
+  inputs.add("tokenizer", config::to_json(tokenizer), places_of(context.training));
+  if (tokenizer["train_file"].is_scalar())
+    return inputs.add_file("train_file", tokenizer["train_file"].raw());
+  return inputs.add("train", data_inputs(context.training, "train", context.folder("data_dir")));
+}
+
+Fingerprint statistics_inputs(const StageContext& context, std::string_view split) {
+  Fingerprint inputs;
+  inputs.add("data", data_inputs(context.training, split, context.folder("data_dir")));
+  const Node model = context.training["model"];
+  inputs.add("frontend", config::to_json(model["frontend"]))
+      .add("frontend_conf", config::to_json(model["frontend_conf"]))
+      .add("sample_rate", sample_rate_of(context.training))
+      .add("preprocessing", decisive_preprocessing(context.training));
+  add_token_files(context.training, inputs);
+  return inputs;
+}
+
+Fingerprint statistics_inputs(const StageContext& context) {
+  Fingerprint inputs;
+  for (const char* split : {"train", "valid"})
+    inputs.add(split, statistics_inputs(context, split).json());
+  return inputs;
+}
+
+Fingerprint training_inputs(const StageContext& context) {
+  Json config = config::to_json(context.training);
+  config.erase("parallel");  // who computes does not change what is computed
+  for (const char* place : {"recipe_dir", "data_dir", "exp_dir", "stats_dir"}) config.erase(place);
+  Fingerprint inputs;
+  inputs.add("config", config, places_of(context.training));
+  for (const char* split : {"train", "valid"})
+    inputs.add(split, data_inputs(context.training, split, context.folder("data_dir")));
+  return inputs;
+}
+
+std::string other_statistics(const StageContext& context) {
+  const fs::path record = context.folder("stats_dir") / ".stages" / "collect_stats.json";
+  if (!fs::exists(record)) return {};
+  const Json inputs =
+      parse_json(read_file(record), record.string()).value("inputs", Json::object());
+  return join(statistics_inputs(context).changes_since(Fingerprint(inputs), 3), "; ");
+}
+
+}  // namespace tutti::systems

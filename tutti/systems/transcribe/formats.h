@@ -1,0 +1,38 @@
+// Transcripts as other programs read them: SubRip, WebVTT, NIST's CTM, JSON lines.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/core/json.h"
+#include "tutti/speech/decoding/speech2text.h"
+
+namespace tutti::systems {
+
+struct TimedWord {
+  std::string text;
+  double begin = 0;  // seconds
+  double end = 0;
+  double confidence = 0;  // 0 to 1; the least of its tokens
+};
+
+// The words of a hypothesis with times, by its tokens: characters with <space>, sentencepieces with
+// their mark, or whole words. Empty when it has no times.
+std::vector<TimedWord> timed_words(const speech::Recognition& found);
+
+struct Cue {
+  double begin = 0;
+  double end = 0;
+  std::string text;
+};
+
+// Subtitles: words in lines of at most 7 s and 84 characters; without times one cue per piece.
+std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds);
+
+// `first` is the number of the first cue.
+std::string to_srt(const std::vector<Cue>& cues, std::size_t first = 1);
+std::string to_vtt(const std::vector<Cue>& cues);  // without the header line
+// `NAME 1 BEGIN DURATION WORD CONFIDENCE`; NAME is the file without folder and extension.
+std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words);
+
+}  // namespace tutti::systems
