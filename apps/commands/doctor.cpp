@@ -20,6 +20,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
+#include "tutti/core/tiles.h"
 #include "tutti/core/units.h"
 
 namespace tutti::apps {
@@ -137,9 +138,23 @@ Json machine() {
   const auto bytes = [&](unsigned long amount) {
     return static_cast<std::uint64_t>(amount) * info.mem_unit;
   };
+  const TileFacts tiles = look_at_tiles();
   return {{"cores", std::thread::hardware_concurrency()},
+          {"amx", {{"shown", tiles.shown}, {"fault", tile_fault(tiles)}}},
+          {"onednn_limit", onednn_limit()},
           {"memory_bytes", bytes(info.totalram)},
           {"free_bytes", bytes(info.freeram + info.bufferram)}};
+}
+
+// How bf16 is multiplied on this CPU, for people.
+std::string bf16_line(const Json& machine) {
+  const std::string limit = machine["onednn_limit"], fault = machine["amx"]["fault"];
+  const bool shown = machine["amx"]["shown"];
+  const std::string unit = !shown          ? "no tile unit (AMX)"
+                           : fault.empty() ? "tile unit (AMX)"
+                                           : "AMX shown, but " + fault;
+  if (!limit.empty()) return fmt::format("{}; {} stands", unit, limit);
+  return fault.empty() ? unit : unit + ": programs limit oneDNN to AVX-512";
 }
 
 // "" when the env can be used from here.
@@ -178,6 +193,7 @@ void print_text(const Json& report) {
   fmt::print("machine    {} cores, {} memory ({} free)\n", m["cores"].get<unsigned>(),
              format_bytes(m["memory_bytes"].get<std::uint64_t>()),
              format_bytes(m["free_bytes"].get<std::uint64_t>()));
+  fmt::print("bf16       {}\n", bf16_line(m));
   fmt::print("GPUs       {} visible", report["gpus"]["visible"].get<int>());
   for (const auto& name : report["gpus"]["names"]) fmt::print(", {}", name.get<std::string>());
   fmt::print("\nlibraries\n");

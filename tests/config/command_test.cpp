@@ -30,7 +30,9 @@ TEST(ConfigCommand, ChecksEveryBlockOfTheSeeds) {
     const CommandResult result = run_tutti({"config", "check", entry.path().string()});
     const bool is_mistake = entry.path().stem().string().starts_with("mistake");
     EXPECT_EQ(result.exit_code, is_mistake ? 2 : 0) << entry.path() << "\n" << result.err;
-    if (is_mistake) EXPECT_THAT(result.err, HasSubstr(entry.path().string() + ":")) << result.err;
+    if (is_mistake) {
+      EXPECT_THAT(result.err, HasSubstr(entry.path().string() + ":")) << result.err;
+    }
   }
 }
 
@@ -123,7 +125,18 @@ TEST(Doctor, AlwaysAnswers) {
   EXPECT_EQ(report["gpus"]["visible"], 2);
   EXPECT_TRUE(report["envs"]["local"]["usable"].get<bool>());
   EXPECT_GT(report["machine"]["memory_bytes"].get<std::uint64_t>(), 0U);
-  EXPECT_EQ(run_tutti({"doctor"}).exit_code, 0);
+  const CommandResult text = run_tutti({"doctor"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("\nbf16 "));
+}
+
+// A limit that the user set for oneDNN is shown as it stands.
+TEST(Doctor, SaysHowBf16IsMultipliedHere) {
+  const Json amx = parse_json(run_tutti({"doctor", "--json"}).out, "doctor")["machine"]["amx"];
+  EXPECT_TRUE(amx["shown"].is_boolean() && amx["fault"].is_string());
+  const CommandResult limited = run_command(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "doctor"}, .env = {{"DNNL_MAX_CPU_ISA", "AVX2"}}});
+  EXPECT_THAT(limited.out, HasSubstr("DNNL_MAX_CPU_ISA=AVX2 stands"));
 }
 
 }  // namespace
