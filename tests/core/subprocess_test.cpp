@@ -175,5 +175,24 @@ TEST(Process, DestructorLeavesNothingRunning) {
   EXPECT_FALSE(is_running(pid));
 }
 
+// Whoever watches over children must know of each before its program can have children of its own.
+TEST(Process, AChildAnnouncesItselfBeforeItRuns) {
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  UniqueFd read_end(fds[0]), write_end(fds[1]);
+  // A program that cannot be started announces itself, too: so it happens before the start.
+  EXPECT_THROW(Process::start({.argv = {"/no/such/program"}, .announce_fd = write_end.get()}),
+               IoError);
+  pid_t first = 0, second = 0;
+  ASSERT_EQ(::read(read_end.get(), &first, sizeof first), ssize_t{sizeof first});
+  EXPECT_GT(first, 1);
+  Process child = Process::start({.argv = {"sleep", "1000"}, .announce_fd = write_end.get()});
+  ASSERT_EQ(::read(read_end.get(), &second, sizeof second), ssize_t{sizeof second});
+  EXPECT_EQ(second, child.pid());
+  // The program itself does not hold the pipe.
+  write_end.reset();
+  EXPECT_EQ(::read(read_end.get(), &first, sizeof first), 0);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "tutti/core/random.h"
 
@@ -81,6 +82,25 @@ TEST(Schedule, AnItemOfTheSecondLeaseIsBlamedWhenThatIsWhereTheWorkerWas) {
   const Loss loss = schedule.lose(0, RunningItem{second->id, index});
   EXPECT_EQ(loss.suspect, index);
   EXPECT_EQ(loss.returned, items_of(*first).size() + items_of(*second).size());
+}
+
+// The connection to a dying worker breaks before its death is known.
+TEST(Schedule, ALeaseThatCouldNotBeSentGoesBackAloneAndTheRunningItemIsStillBlamed) {
+  Schedule schedule({{0, 10}}, 10, {.max_retries = 3, .first_guess_seconds = 1e-6});
+  const auto first = schedule.next(0, 1);
+  const auto unsent = schedule.next(0, 1);
+  schedule.unsent(unsent->id);
+  EXPECT_EQ(schedule.num_leases(0), 1U);
+  const std::uint64_t index = items_of(*first)[1];
+  EXPECT_EQ(schedule.lose(0, RunningItem{first->id, index}).suspect, index);
+  // A suspect that could not be sent stays one: it still runs alone.
+  const auto alone = schedule.next(1, 1);
+  schedule.unsent(alone->id);
+  EXPECT_EQ(items_of(*schedule.next(2, 1)), std::vector<std::uint64_t>{index});
+  std::set<std::uint64_t> rest;
+  while (const auto lease = schedule.next(3, 1))
+    for (const std::uint64_t item : items_of(*lease)) EXPECT_TRUE(rest.insert(item).second);
+  EXPECT_EQ(rest.size(), 9U);
 }
 
 TEST(Schedule, WithoutKnowingTheItemNobodyIsBlamedUntilOneIsCaughtAlone) {

@@ -124,7 +124,12 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
     if (redirects.err >= 0) ::dup2(redirects.err, 2);
     seal_descriptors(command.keep_fds);
     int failure = 0;
-    if (!prepared.cwd.empty() && ::chdir(prepared.cwd.c_str()) != 0) failure = errno;
+    if (command.announce_fd >= 0) {
+      const pid_t self = ::getpid();
+      if (::write(command.announce_fd, &self, sizeof self) != sizeof self) failure = errno;
+    }
+    if (failure == 0 && !prepared.cwd.empty() && ::chdir(prepared.cwd.c_str()) != 0)
+      failure = errno;
     if (failure == 0) {
       ::execve(prepared.program.c_str(), prepared.argv.data(), prepared.env.data());
       failure = errno;

@@ -40,6 +40,9 @@ struct Command {
       true;  // SIGKILL when the *thread* that started it ends (Linux): start from a long-lived one
   bool own_group = true;      // false: stays in our process group (a timeout then kills it alone)
   std::vector<int> keep_fds;  // descriptors the child inherits under their own number
+  // The child writes its process number (a pid_t) there before it becomes the program: whoever
+  // reads it knows of the child before the child can have done anything. -1: nobody.
+  int announce_fd = -1;
 
   std::string describe() const;  // the command as one would type it
 };

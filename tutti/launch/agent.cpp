@@ -123,8 +123,8 @@ class Agent {
                                       .env = environment(round, rank, local, master),
                                       .unset_env = {"TORCHELASTIC_USE_AGENT_STORE"},
                                       .stdout_fd = out.get(),
-                                      .stderr_fd = err.get()});
-      guard_.watch(entry.process.pid());
+                                      .stderr_fd = err.get(),
+                                      .announce_fd = guard_.announce_fd()});
       guard_groups_.push_back(entry.process.pid());
       ranks_.push_back(std::move(entry));
     }

@@ -163,6 +163,11 @@ class ControlPlane::Impl {
     publication.hosts = {"127.0.0.1"};
     if (rank_.num_nodes > 1) {
       publication.hosts = own_addresses(options_.interface);
+      // A wire may be down just now, and then its address is none of ours; the others may know it.
+      auto& hosts = publication.hosts;
+      if (!rank_.master_addr.empty() &&
+          std::find(hosts.begin(), hosts.end(), rank_.master_addr) == hosts.end())
+        hosts.push_back(rank_.master_addr);
       publication.hosts.emplace_back("127.0.0.1");
     }
     if (store != nullptr) {

@@ -68,10 +68,9 @@ OrphanGuard::~OrphanGuard() {
   }
 }
 
-void OrphanGuard::watch(pid_t group) {
-  write_all(pipe_.get(), {reinterpret_cast<char*>(&group), sizeof group}, "guard");
+void OrphanGuard::forget(pid_t group) {
+  const pid_t message = -group;
+  write_all(pipe_.get(), {reinterpret_cast<const char*>(&message), sizeof message}, "guard");
 }
-
-void OrphanGuard::forget(pid_t group) { watch(-group); }
 
 }  // namespace tutti::launch

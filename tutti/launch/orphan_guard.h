@@ -19,7 +19,9 @@ class OrphanGuard {
   ~OrphanGuard();
   OrphanGuard(const OrphanGuard&) = delete;
   OrphanGuard& operator=(const OrphanGuard&) = delete;
-  void watch(pid_t group);
+  // For Command::announce_fd: a group is watched before its first program runs. (Telling the guard
+  // afterwards leaves a moment in which a kill of the maker makes orphans.)
+  int announce_fd() const { return pipe_.get(); }
   // The group is known to be gone: its number may belong to others soon.
   void forget(pid_t group);
 

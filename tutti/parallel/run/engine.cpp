@@ -369,7 +369,8 @@ void Engine::hand_out(TimePoint now) {
       if (!order) break;
       worker.last_lease = now;
       if (!send(worker, wire::encode(wire::Lease{job_serial_, order->id, order->ranges}))) {
-        run_->schedule.lose(id, std::nullopt, false);
+        // Its process has ended or its connection is broken; which of them, we hear in a moment.
+        run_->schedule.unsent(order->id);
         break;
       }
     }

@@ -92,7 +92,9 @@ std::optional<LeaseOrder> Schedule::next(int worker, int live_workers) {
     front.range.count -= n;
     pending_items_ -= n;
     if (front.range.count == 0) careful_.pop_front();
-    return open(worker, {piece}, false);
+    const LeaseOrder order = open(worker, {piece}, false);
+    leases_.at(order.id).careful = true;
+    return order;
   }
   if (pending_.empty()) return options_.speculate ? speculate(worker) : std::nullopt;
   const std::uint64_t size = lease_size(worker, live_workers);
@@ -103,7 +105,8 @@ std::optional<LeaseOrder> Schedule::next(int worker, int live_workers) {
 std::optional<LeaseOrder> Schedule::speculate(int worker) {
   if (num_leases(worker) > 0) return std::nullopt;
   for (const auto& [id, lease] : leases_) {
-    if (lease.copy || lease.worker == worker || copies_.contains(lease.at_item) ||
+    // Not a suspect either: it would kill two workers at once.
+    if (lease.copy || lease.careful || lease.worker == worker || copies_.contains(lease.at_item) ||
         is_done(lease.at_item))
       continue;
     copies_[lease.at_item] = 1;
@@ -162,6 +165,19 @@ void Schedule::give_back(const std::vector<IndexRange>& ranges) {
   for (auto range = ranges.rbegin(); range != ranges.rend(); ++range) {
     pending_.push_front(*range);
     pending_items_ += range->count;
+  }
+}
+
+void Schedule::unsent(std::uint64_t id) {
+  const Lease lease = leases_.at(id);
+  close(id);
+  if (lease.copy) {
+    copies_.erase(lease.at_item);
+  } else if (lease.careful) {
+    careful_.push_front({lease.ranges.front(), lease.left});
+    pending_items_ += lease.left;
+  } else {
+    give_back(lease.ranges);
   }
 }
 

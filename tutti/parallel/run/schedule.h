@@ -83,6 +83,9 @@ class Schedule {
   // The next lease for `worker`, or nothing to give. `live_workers` > 0.
   std::optional<LeaseOrder> next(int worker, int live_workers);
   Verdict report(std::uint64_t lease, std::uint64_t index, double seconds, std::uint64_t num_bytes);
+  // A lease that could not be sent: its items go back to where they came from. The others that the
+  // worker holds stay: if it is dying, the item it was at must still be found among them.
+  void unsent(std::uint64_t lease);
   // The tail of a lease that its worker gave back. False: the ranges are not that tail.
   bool release(std::uint64_t lease, const std::vector<IndexRange>& ranges);
   // Takes all leases of a worker away. `blame` false: an expected departure, nobody gets a strike.
@@ -111,6 +114,7 @@ class Schedule {
     std::uint64_t left = 0;
     bool recalled = false;
     bool copy = false;  // a speculative one
+    bool careful = false;
   };
   // Returned work that may only be handed out in small pieces, to find out who kills workers.
   struct Careful {
