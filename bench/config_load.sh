@@ -5,7 +5,7 @@ set -euo pipefail
 bin=${1:-build/bin}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-/usr/bin/python3 - "$bin" "$folder" <<'PY'
+"${TUTTI_PYTHON:-/usr/bin/python3}" - "$bin" "$folder" <<'PY'
 import json, subprocess, sys, time, yaml
 bin_folder, folder = sys.argv[1:]
 tokens = folder + "/tokens.yaml"

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cmake --build build --target bench_data_loader -j "$(nproc)" >/dev/null
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-/usr/bin/python3 - "$folder" <<'PY'
+"${TUTTI_PYTHON:-/usr/bin/python3}" - "$folder" <<'PY'
 import json, subprocess, sys
 import numpy, soundfile
 folder = sys.argv[1]
@@ -16,7 +16,7 @@ with open(folder + "/wav.scp", "w") as scp:
         path = f"{folder}/{i}.flac"
         soundfile.write(path, generator.normal(0, 0.1, generator.integers(32000, 240000)).clip(-1, 1), 16000)
         scp.write(f"utt{i:04} {path}\n")
-ours, theirs = ["build/bin/bench_data_loader"], ["/usr/bin/python3", "bench/data_loader.py"]
+ours, theirs = ["build/bin/bench_data_loader"], [sys.executable, "bench/data_loader.py"]
 def best(*arguments):
     runs = {"ours": [], "theirs": []}
     for _ in range(3):

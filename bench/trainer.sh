@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cmake --build build --target bench_trainer_step bench_trainer_ddp tutti tutti-run -j "$(nproc)" >/dev/null
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-/usr/bin/python3 -u - "$folder" <<'PY'
+"${TUTTI_PYTHON:-/usr/bin/python3}" -u - "$folder" <<'PY'
 import json, math, os, shutil, struct, subprocess, sys, time, wave
 folder, bin = sys.argv[1], os.path.abspath("build/bin")
 one_thread = dict(os.environ, OMP_NUM_THREADS="1")
@@ -20,7 +20,7 @@ for hidden, batch in ((256, 32), (1024, 64)):
     print("one step of %.1f M parameters: bare loop %.0f us (torch's AdamW: %.0f us), fit() %.0f us, overhead %+.1f %%; "
           "a checkpoint holds training up for %.1f ms" %
           (r["parameters"] / 1e6, r["bare_us"], r["bare_torch_adamw_us"], r["fit_us"], 100 * r["overhead"], r["stall_ms_per_save"]))
-    torch_save = last_json(["/usr/bin/python3", "-c", f"""
+    torch_save = last_json([sys.executable, "-c", f"""
 import json, time, torch
 L, R, h = torch.nn.Linear, torch.nn.ReLU, {hidden}
 net = torch.nn.Sequential(L(80, h), R(), L(h, h), R(), L(h, h), R(), L(h, h), R(), L(h, 80))
@@ -35,7 +35,7 @@ print(json.dumps(sorted(times)[2] * 1e3))"""])
 for hidden in (512, 2048):
     best = {}
     for _ in range(3):
-        for command in ([bin + "/bench_trainer_ddp"], ["/usr/bin/python3", "bench/trainer_ddp.py"]):
+        for command in ([bin + "/bench_trainer_ddp"], [sys.executable, "bench/trainer_ddp.py"]):
             r = last_json([*command, f"hidden={hidden}", "steps=60", f"start={time.time()}"])
             b = best.setdefault(r["who"], r)
             for key in r:
@@ -61,7 +61,7 @@ def tutti(*words):
     subprocess.run([bin + "/tutti", *words], cwd=recipe, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=one_thread)
 tutti("train_tokenizer", "--config", "conf/training.yaml")
 vocab = len(open(recipe + "/data/tokens/tokens.txt").read().split())
-subprocess.run(["/usr/bin/python3", "export.py", "model.pt", "--vocab", str(vocab)], cwd=recipe, check=True, stdout=subprocess.DEVNULL)
+subprocess.run([sys.executable, "export.py", "model.pt", "--vocab", str(vocab)], cwd=recipe, check=True, stdout=subprocess.DEVNULL)
 tutti("collect_stats", "--config", "conf/training.yaml")
 for devices in (1, 2):
     times = []

@@ -95,6 +95,31 @@ function(tutti_add_room name)
   set_property(GLOBAL APPEND PROPERTY TUTTI_ROOMS tutti_${name})
 endfunction()
 
+# One Python for all tests, scripts and benches: the first of TUTTI_PYTHON (as given), Debian's and the first on PATH that has
+# the modules the tests compare with. A pyenv or conda first on PATH changes nothing.
+function(tutti_find_python)
+  if(TUTTI_PYTHON)
+    return()
+  endif()
+  find_program(TUTTI_PATH_PYTHON python3)
+  foreach(modules "torch, numpy, yaml" "numpy, yaml" "sys")
+    foreach(python /usr/bin/python3 ${TUTTI_PATH_PYTHON})
+      execute_process(COMMAND ${python} -c "import ${modules}" RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+      if(NOT failed)
+        set(TUTTI_PYTHON ${python} CACHE FILEPATH "Python of tests and benches")
+        message(STATUS "Python of the tests: ${python} (${modules})")
+        return()
+      endif()
+    endforeach()
+  endforeach()
+  set(TUTTI_PYTHON /usr/bin/python3 CACHE FILEPATH "Python of tests and benches")
+endfunction()
+
+# The programs that start it know it as TUTTI_PYTHON.
+function(tutti_uses_python target)
+  target_compile_definitions(${target} PRIVATE TUTTI_PYTHON="${TUTTI_PYTHON}")
+endfunction()
+
 # tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] [SERIAL] SOURCES ... LIBS ... [PROPERTIES ...])
 # One executable, one ctest entry per gtest case; SERIAL entries never run beside another test; PROPERTIES go to every entry.
 function(tutti_add_tests name)

@@ -1,6 +1,7 @@
 # Sourced by the beds' scripts. $BED is the folder everything of a bed lives in.
 : "${BED:?set BED to a folder of its own}"
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+TUTTI_PYTHON=${TUTTI_PYTHON:-/usr/bin/python3}
 
 # A bed that cannot be had is no failure, except where TUTTI_BEDS_REQUIRED=1 says that it can be had.
 skip() {

@@ -16,7 +16,7 @@ namespace {
 
 // Runs a script with the system's numpy; skips the test where there is none.
 CommandResult python(const std::string& script) {
-  return run_command({.argv = {"/usr/bin/python3", "-c", script}});
+  return run_command({.argv = {TUTTI_PYTHON, "-c", script}});
 }
 bool have(const std::string& module) { return python("import " + module).ok(); }
 
@@ -66,7 +66,7 @@ TEST(Convolve, EqualsTheDefinition) {
 // A float32 FFT is off by some 1e-7 of the loudest bin, ours as torch's: in quiet bins beside a
 // tone that is more than the 1e-5 which holds elsewhere.
 TEST(Fbank, IsAsNearToTheDefinitionAsTorchInFloat32) {
-  if (!have("torch, numpy")) GTEST_SKIP() << "no python3-torch to compare with";
+  if (!have("torch, numpy")) GTEST_SKIP() << TUTTI_PYTHON " has no torch and numpy to compare with";
   TempFolder folder;
   Random random({9});
   std::vector<float> speech = testing::sine(440, 0.7, 16000, 0.3);

@@ -41,8 +41,8 @@ void write_tones(const fs::path& folder, const std::string& split_name, int coun
 }
 
 TEST(TorchScript, AModelFromPythonTrainsAndDecodes) {
-  const auto python = run_command({.argv = {"/usr/bin/python3", "-c", "import torch"}});
-  if (!python.ok()) GTEST_SKIP() << "python3-torch is not installed";
+  const auto python = run_command({.argv = {TUTTI_PYTHON, "-c", "import torch"}});
+  if (!python.ok()) GTEST_SKIP() << TUTTI_PYTHON " has no torch";
   const RecipeFolder recipe("torchscript");
   // The recipe reads ../fsdd/data.
   const fs::path data = recipe.path().parent_path() / "fsdd" / "data";
@@ -54,7 +54,7 @@ TEST(TorchScript, AModelFromPythonTrainsAndDecodes) {
   ASSERT_TRUE(made.ok()) << made.describe();
   const auto vocab = split(trim(recipe.read("data/tokens/tokens.txt")), '\n').size();
   const auto exported = run_command(
-      {.argv = {"/usr/bin/python3", TUTTI_SOURCE_DIR "/recipes/torchscript/export.py",
+      {.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/recipes/torchscript/export.py",
                 (recipe.path() / "model.pt").string(), "--vocab", std::to_string(vocab)}});
   ASSERT_TRUE(exported.ok()) << exported.describe();
 

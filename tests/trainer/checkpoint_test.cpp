@@ -1,5 +1,6 @@
 // Checkpoints: whole or absent, checked, and readable by Python.
 #include "tutti/trainer/checkpoint/checkpoint.h"
+#include "tests/trainer/python.h"
 #include "tests/trainer/toy.h"
 
 #include <gmock/gmock.h>
@@ -140,7 +141,7 @@ TEST(Checkpoint, FullDiskLeavesNothingHalfWrittenAndSaysSo) {
 }
 
 TEST(Pth, PythonReadsOursAndWeReadPythons) {
-  if (!toy::python_has_torch()) GTEST_SKIP() << "/usr/bin/python3 has no torch here";
+  if (!toy::python_has_torch()) GTEST_SKIP() << TUTTI_PYTHON " has no torch here";
   TempFolder folder;
   write_pth(folder.path() / "ours.pth", some_tensors());
   expect_equal(some_tensors(), read_pth(folder.path() / "ours.pth"));
@@ -159,9 +160,8 @@ torch.save({"state_dict": net.state_dict(), "epoch": 3, "lr": 1e-3, "optimizer_s
 torch.save({"t": torch.arange(6.).view(2, 3).t(), "p": net[0].weight}, d + "/views.pth")
 torch.save(net, d + "/module.pth")
 )";
-  const auto result =
-      run_command({.argv = {"/usr/bin/python3", "-c", script, folder.path().string()},
-                   .timeout = std::chrono::seconds(60)});
+  const auto result = run_command({.argv = {TUTTI_PYTHON, "-c", script, folder.path().string()},
+                                   .timeout = std::chrono::seconds(60)});
   ASSERT_TRUE(result.ok()) << result.describe();
   expect_equal(some_tensors(), read_pth(folder.path() / "plain.pth"));
   for (const char* file : {"state.pth", "lightning.ckpt"}) {

@@ -73,7 +73,7 @@ TEST(TensorBoard, ItsOwnReaderFindsEveryValueAlsoOfAKilledRun) {
     break;
   }
   const auto result =
-      run_command({.argv = {"python3", TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
+      run_command({.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
                             folder.path().string()},
                    .timeout = std::chrono::seconds(100)});
   if (result.exit_code == 77) GTEST_SKIP() << result.err;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/trainer/python.h"
 #include "tests/trainer/toy.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -32,12 +33,12 @@ torch.jit.script(WithLoss()).save(sys.argv[1] + "/loss.pt")
 )";
 
 TEST(TorchScript, TrainsWithEitherKindOfLoss) {
-  if (!toy::python_has_torch()) GTEST_SKIP() << "/usr/bin/python3 has no torch here";
+  if (!toy::python_has_torch()) GTEST_SKIP() << TUTTI_PYTHON " has no torch here";
   TempFolder folder;
   // A file, because scripting reads the source of the classes.
   write_file_atomic(folder.path() / "make.py", kScript);
   const auto made = run_command(
-      {.argv = {"/usr/bin/python3", (folder.path() / "make.py").string(), folder.path().string()},
+      {.argv = {TUTTI_PYTHON, (folder.path() / "make.py").string(), folder.path().string()},
        .timeout = std::chrono::seconds(100)});
   ASSERT_TRUE(made.ok()) << made.describe();
   auto data = toy::batches(10, 8);

@@ -117,11 +117,4 @@ inline std::vector<Batch> batches(int num_batches, int batch_size) {
   return out;
 }
 
-// Whether the system's Python can make and read files for a test; CI installs it.
-inline bool python_has_torch() {
-  return run_command({.argv = {"/usr/bin/python3", "-c", "import torch"},
-                      .timeout = std::chrono::seconds(60)})
-      .ok();
-}
-
 }  // namespace tutti::trainer::toy

@@ -111,7 +111,7 @@ class Override {
     } else if (node->kind == Kind::kList) {
       return change_list(std::make_shared<Value>(*node), depth);
     }
-    const std::string where = depth == 0 ? "the config" : "'" + path_to(depth) + "'";
+    const std::string where = depth == 0 ? "the config" : fmt::format("'{}'", path_to(depth));
     const bool reference =
         node && node->kind == Kind::kScalar && node->text.find("${") != std::string::npos;
     fail(fmt::format("{} is {}, so it has no key '{}'", where, Node(node).describe_value(),

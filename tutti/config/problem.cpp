@@ -45,7 +45,10 @@ std::vector<Problem> Problems::sorted_warnings() const { return in_order(warning
 
 std::string Problems::describe() const {
   std::string text;
-  for (const auto& problem : sorted()) text += (text.empty() ? "" : "\n") + problem.describe();
+  for (const auto& problem : sorted()) {
+    if (!text.empty()) text += '\n';
+    text += problem.describe();
+  }
   return text;
 }
 

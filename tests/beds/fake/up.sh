@@ -3,11 +3,11 @@
 # `. $BED/env.sh` and the commands are in PATH; $BED/conduct.json makes it misbehave.
 set -euo pipefail
 . "$(dirname "$0")/../common.sh"
-command -v python3 >/dev/null || skip "needs python3"
+[ -x "$TUTTI_PYTHON" ] || skip "needs $TUTTI_PYTHON"
 mkdir -p "$BED"/{bin,jobs,spool}
 program=$(cd "$(dirname "$0")" && pwd)/scheduler.py
 for command in "$@"; do
-  printf '#!/bin/sh\nexec /usr/bin/env python3 %q %q %s "$@"\n' "$program" "$BED" "$command" >"$BED/bin/$command"
+  printf '#!/bin/sh\nexec %q %q %q %s "$@"\n' "$TUTTI_PYTHON" "$program" "$BED" "$command" >"$BED/bin/$command"
   chmod +x "$BED/bin/$command"
 done
 echo "export PATH=$BED/bin:$PATH" >"$BED/env.sh"

@@ -63,10 +63,10 @@ n=0
 for _ in $(seq 600); do
   n=$(kubectl get nodes --no-headers 2>/dev/null | grep -c ' Ready') || n=0
   if [ "$n" = "$NODES" ] && kubectl get serviceaccount default >/dev/null 2>&1; then
-    start kubelet /usr/bin/env python3 "$here/kubelet.py" "$BED"
+    start kubelet "$TUTTI_PYTHON" "$here/kubelet.py" "$BED"
     echo "kube bed up: $n nodes"
     exit 0
   fi
   sleep 0.1
 done
-echo "kube bed NOT up: $n of $NODES nodes"; tail -n 3 "$BED"/log/*.log; exit 1
+tail -n 3 "$BED"/log/*.log; skip "kube bed NOT up: $n of $NODES nodes"

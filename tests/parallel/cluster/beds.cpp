@@ -266,7 +266,7 @@ std::string Fake::block(int n_workers, const std::string& more, const std::strin
                        more);
 }
 std::vector<std::string> Fake::tasks(const std::string& state) const {
-  return split_words(sh("python3 " TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py " +
+  return split_words(sh(TUTTI_PYTHON " '" TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py' " +
                         bed_.string() + " tasks " + state));
 }
 std::vector<std::string> Fake::running_jobs() const { return tasks("running"); }
@@ -278,8 +278,8 @@ bool Fake::queue_is_empty() const {
 std::function<void()> Fake::take_a_node_down(const std::filesystem::path&) const {
   const auto jobs = running_jobs();
   if (jobs.empty()) return {};
-  sh("python3 " TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py " + bed_.string() + " node-down '" +
-     jobs[0] + "'");
+  sh(TUTTI_PYTHON " '" TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py' " + bed_.string() +
+     " node-down '" + jobs[0] + "'");
   return [] {};
 }
 // LSF counts in minutes.

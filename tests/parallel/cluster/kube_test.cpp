@@ -50,7 +50,7 @@ class KubeCluster : public Kube {
   }
   // With the schema of a newer Kubernetes than the bed's.
   CommandResult check_schema(const std::vector<std::string>& files) {
-    std::vector<std::string> argv = {"python3", TUTTI_SOURCE_DIR "/tests/beds/kube/schema.py",
+    std::vector<std::string> argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/beds/kube/schema.py",
                                      TUTTI_SOURCE_DIR "/.cache/kube/schema"};
     argv.insert(argv.end(), files.begin(), files.end());
     return run_command({.argv = argv, .timeout = std::chrono::minutes(2)});

@@ -26,7 +26,7 @@ constexpr std::array kTypes = {TypeCode{"|u1", DType::kUint8},   TypeCode{"<i2",
 // The value after 'key': in the header's Python dict, up to the comma or bracket that ends it.
 std::string_view dict_value(std::string_view header, std::string_view key,
                             const std::string& name) {
-  const std::size_t at = header.find("'" + std::string(key) + "'");
+  const std::size_t at = header.find(fmt::format("'{}'", key));
   const std::size_t colon = at == std::string_view::npos ? at : header.find(':', at);
   if (colon == std::string_view::npos)
     throw DataError(fmt::format("{}: the npy header has no '{}'", name, key));

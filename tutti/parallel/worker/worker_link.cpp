@@ -1,4 +1,5 @@
 // The worker's side of the wire: one thread that owns the socket.
+#include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -51,7 +52,7 @@ class Link {
     const auto set_text = [&](int option, const std::string& value) {
       ::zmq_setsockopt(socket_, option, value.data(), value.size());
     };
-    set_text(ZMQ_ROUTING_ID, "w" + std::to_string(options.id));
+    set_text(ZMQ_ROUTING_ID, fmt::format("w{}", options.id));
     set_text(ZMQ_CURVE_SERVERKEY, info.server_key);
     set_text(ZMQ_CURVE_PUBLICKEY, info.worker.public_key);
     set_text(ZMQ_CURVE_SECRETKEY, info.worker.secret_key);

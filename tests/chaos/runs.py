@@ -1,0 +1,298 @@
+"""The kinds of runs of a campaign. A run lives in a folder of its own, is started as often as it takes, and knows what its result
+must be: the bytes of the same work undisturbed."""
+import glob, os, shutil, signal, struct, subprocess, threading, time
+import machine
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BIN = os.path.join(ROOT, os.environ.get("TUTTI_BUILD", "build"), "bin")
+TUTTI = os.path.join(BIN, "tutti")
+DAMAGE = ["byte flipped", "tail cut"]
+MACHINE = ["clock jump", "slow fsync"]
+
+
+class Run:
+    kinds = []  # evil things that make sense here
+    attempt_seconds = 180
+    alone = False  # nobody ends what stands still
+
+    def __init__(self, folder, shim):
+        self.folder, self.shim = folder, shim
+        self.out = os.path.join(folder, "out")
+        self.clock = os.path.join(folder, "clock")
+        self.fsync_ms = 0
+        self.damaged, self.timers, self.stopped = [], [], []
+        self.disk = self.scheduler = None
+        self.hosts = []
+        os.makedirs(os.path.join(folder, "tmp"))
+        with open(self.clock, "wb") as f:
+            f.write(struct.pack("q", 0))
+
+    # --- what kinds of runs differ in
+    def prepare(self):
+        """Before the first attempt."""
+
+    def commands(self):
+        """The programs of one attempt, started together."""
+        raise NotImplementedError
+
+    def result(self):
+        """Bytes to compare; None: not there."""
+        raise NotImplementedError
+
+    def damageable(self):
+        """Folders with journals and checkpoints."""
+        return []
+
+    def reruns(self):
+        """How often items ran beyond once, and what the evil things so far may have caused at most."""
+        return 0
+
+    def clean(self):
+        """After the last attempt: mounts, namespaces, beds."""
+
+    # --- what they share
+    def env(self):
+        env = dict(os.environ, TMPDIR=os.path.join(self.folder, "tmp"), CHAOS_RUN=self.folder + "/", OMP_NUM_THREADS="1",
+                   TUTTI_SECRET="between us", CHAOS_CLOCK=self.clock, CHAOS_FSYNC_MS=str(self.fsync_ms))
+        if self.shim:
+            env["LD_PRELOAD"] = self.shim
+        return env
+
+    def start(self, number):
+        self.began = time.monotonic()
+        self.log = os.path.join(self.folder, f"attempt-{number}.log")
+        with open(self.log, "ab") as log:
+            return [subprocess.Popen(argv, cwd=self.folder, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                    for argv in self.commands()]
+
+    def later(self, seconds, what):
+        timer = threading.Timer(seconds, what)
+        timer.daemon = True
+        timer.start()
+        self.timers.append((timer, what))
+
+    def calm(self):
+        """No evil thing lasts any longer."""
+        for timer, what in self.timers:
+            if timer.is_alive():
+                timer.cancel()
+                what()
+        self.timers, self.fsync_ms = [], 0
+
+    def wake(self):
+        """Where nobody is there to end a worker that stands still (no driver, or a dead driver's job: its walltime would)."""
+        for pid in self.stopped if self.alone else []:
+            if pid in machine.processes(self.folder):
+                machine.send(pid, signal.SIGCONT)
+
+    def temporary(self):
+        return sorted(os.listdir(os.path.join(self.folder, "tmp")))
+
+
+class Map(Run):
+    items = 120
+    workers = 3
+    parallel = "env: local"
+    kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "SIGSTOP driver", "kill -9 item"] + DAMAGE + MACHINE
+
+    def prepare(self):
+        with open(os.path.join(self.folder, "conf.yaml"), "w") as f:
+            f.write(f"parallel: {{{self.parallel}, n_workers: {self.workers}}}\n")
+        self.ran = os.path.join(self.folder, "ran")
+
+    def words(self):
+        return [TUTTI, "map", "--config", "conf.yaml", "--items", str(self.items), "--output_dir", self.out, "--",
+                f"echo {{index}} >>{self.ran}; sleep 0.03; echo item {{index}} | sha1sum"]
+
+    def commands(self):
+        return [self.words()]
+
+    def result(self):
+        path = os.path.join(self.out, "results.jsonl")
+        return open(path, "rb").read() if os.path.exists(path) else None
+
+    def damageable(self):
+        return [os.path.join(self.out, "journal")]
+
+    def reruns(self):
+        if not os.path.exists(self.ran):
+            return 0
+        return sum(1 for _ in open(self.ran)) - self.items
+
+
+class MapFull(Map):
+    """On a small disk of its own, which gets full."""
+    kinds = ["disk full", "disk full", "kill -9 worker", "kill -9 driver"]
+
+    def prepare(self):
+        super().prepare()
+        self.disk = os.path.join(self.folder, "disk")
+        os.makedirs(self.disk)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", self.disk], check=True)
+        self.out = os.path.join(self.disk, "out")
+
+    def clean(self):
+        for _ in range(50):
+            if subprocess.run(["umount", self.disk], stderr=subprocess.DEVNULL).returncode == 0:
+                return
+            time.sleep(0.1)
+
+
+class MapAsync(Map):
+    alone = True
+    kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 item"] + MACHINE
+
+    def commands(self):
+        words = self.words()
+        words.insert(2, "--async")
+        return [["sh", "-c", '"$@" && exec "$TUTTI" wait "$OUT"', "sh", *words]]
+
+    def env(self):
+        return dict(super().env(), TUTTI=TUTTI, OUT=self.out)
+
+
+class Scheduled:
+    """With a strict fake of PBS whose commands may hang, lie and print garbage."""
+    alone = True
+    parallel = "env: pbs, options: {cores: 1, processes: 1, memory: 200MB, death_timeout: 10, walltime: '00:30:00'}"
+
+    def prepare(self):
+        super().prepare()
+        self.scheduler = os.path.join(self.folder, "bed")
+        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/up.sh")], env=dict(os.environ, BED=self.scheduler), check=True,
+                       stdout=subprocess.DEVNULL)
+        for path in glob.glob(os.path.join(self.scheduler, "bin", "*")):
+            real = path + ".real"
+            os.rename(path, real)
+            with open(path, "w") as f:
+                f.write(f"""#!/bin/sh
+case $(cat '{self.scheduler}/evil' 2>/dev/null) in
+  hang) sleep 20 ;;
+  garbage) head -c 300 /dev/urandom; exit 0 ;;
+  lie) exit 0 ;;
+  fail) echo "cannot connect to server" >&2; exit 1 ;;
+esac
+exec '{real}' "$@"
+""")
+            os.chmod(path, 0o755)
+
+    def env(self):
+        return dict(super().env(), PATH=os.path.join(self.scheduler, "bin") + ":" + os.environ["PATH"])
+
+    def clean(self):
+        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/down.sh")], env=dict(os.environ, BED=self.scheduler),
+                       stdout=subprocess.DEVNULL)
+
+
+class MapPbs(Scheduled, Map):
+    kinds = ["odd scheduler", "odd scheduler", "kill -9 worker", "SIGSTOP worker", "kill -9 driver", "SIGSTOP driver"]
+
+
+class MapPbsAsync(Scheduled, MapAsync):
+    kinds = ["odd scheduler", "kill -9 worker", "SIGSTOP worker"]
+
+
+class Train(Run):
+    strategy = "ddp"
+    kinds = ["kill -9 rank", "SIGSTOP rank", "kill -9 agent", "SIGSTOP agent"] + DAMAGE + MACHINE
+    restarts = "0"
+
+    def rank_words(self):
+        return [os.path.join(BIN, "trainer_rank"), "dir=" + self.out, "launched=1", "strategy=" + self.strategy, "steps=400",
+                "batches=400", "checkpoints=1", "save_every=5", "dropout=0.1"]
+
+    def commands(self):
+        return [[TUTTI, "launch", "--nproc_per_node", "2", "--max_restarts", self.restarts, "--", *self.rank_words()]]
+
+    def prepare(self):
+        os.makedirs(self.out)
+
+    def result(self):
+        files = [os.path.join(self.out, f"final-{rank}.safetensors") for rank in (0, 1)]
+        return b"".join(open(f, "rb").read() for f in files) if all(map(os.path.exists, files)) else None
+
+    def damageable(self):
+        return [os.path.join(self.out, "checkpoints")]
+
+
+class TrainFsdp(Train):
+    strategy = "fsdp"
+
+
+class TwoHosts(Train):
+    """`tutti launch` on two hosts made of network namespaces."""
+    kinds = ["kill -9 rank", "SIGSTOP rank", "kill -9 agent", "network cut", "network cut"] + MACHINE
+    restarts = "2"
+
+    @staticmethod
+    def ip(*words):
+        return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+
+    def prepare(self):
+        super().prepare()
+        self.hosts = [f"chaos{os.getpid()}{side}" for side in "ab"]
+        a, b = self.hosts
+        for host in self.hosts:
+            self.ip("netns", "add", host)
+        self.ip("link", "add", "e0", "netns", a, "type", "veth", "peer", "name", "e0", "netns", b)
+        for number, host in enumerate(self.hosts, 1):
+            self.ip("-n", host, "addr", "add", f"10.231.9.{number}/24", "dev", "e0")
+            self.ip("-n", host, "link", "set", "lo", "up")
+            self.ip("-n", host, "link", "set", "e0", "up")
+
+    def commands(self):
+        return [["ip", "netns", "exec", host, TUTTI, "launch", "--nproc_per_node", "1", "--nnodes", "2", "--node_rank", str(node),
+                 "--run_folder", self.out, "--join_timeout", "20", "--max_restarts", self.restarts, "--", *self.rank_words()]
+                for node, host in enumerate(self.hosts)]
+
+    def clean(self):
+        for host in self.hosts:
+            self.ip("netns", "del", host)
+
+
+class Recipe(Run):
+    """A whole small recipe: tokenizer, statistics, training with two ranks, decoding with two workers, scores."""
+    kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "kill -9 rank", "SIGSTOP rank"] + MACHINE
+    attempt_seconds = 400
+    archive = os.path.join(os.path.dirname(ROOT), "shared/data/mini_an4.tar.gz")
+    exp = "exp/training_asr_transformer/"
+
+    def prepare(self):
+        self.recipe = os.path.join(self.folder, "recipe")
+        shutil.copytree(os.path.join(ROOT, "recipes/mini_an4"), self.recipe, ignore=shutil.ignore_patterns("exp", "data"))
+
+    def commands(self):
+        conf = os.path.join(self.recipe, "conf")
+        return [["env", "-C", self.recipe, TUTTI, "run", "--stages", "all", "--training_config", conf + "/training_asr_transformer.yaml",
+                 "--inference_config", conf + "/inference.yaml", "--metrics_config", conf + "/metrics.yaml",
+                 "create_dataset.source=" + self.archive, "num_device=2", "trainer.max_epochs=20", "parallel.n_workers=2"]]
+
+    def result(self):
+        files = [os.path.join(self.recipe, self.exp, name) for name in
+                 ("checkpoints/valid.loss.ave_10best.safetensors", "inference/valid/hyp.scp", "inference/test/hyp.scp",
+                  "inference/test/ref.scp", "inference/metrics.json")]
+        return b"".join(open(f, "rb").read() for f in files) if all(map(os.path.exists, files)) else None
+
+
+def available():
+    """name -> class, and name -> why a kind is left out here."""
+    root, left_out = os.geteuid() == 0, {}
+    kinds = {"map local": Map, "map async": MapAsync, "map pbs": MapPbs, "map pbs async": MapPbsAsync}
+    if root:
+        kinds["map small disk"] = MapFull
+    else:
+        left_out["map small disk"] = "needs root (mount)"
+    if os.path.exists(os.path.join(BIN, "trainer_rank")):
+        kinds.update({"train ddp": Train, "train fsdp": TrainFsdp})
+        if root:
+            kinds["two hosts"] = TwoHosts
+        else:
+            left_out["two hosts"] = "needs root (network namespaces)"
+    else:
+        left_out["train ddp, train fsdp, two hosts"] = "trainer_rank is not built"
+    if os.path.exists(os.path.join(BIN, "tutti-run")) and os.path.exists(Recipe.archive):
+        kinds["recipe"] = Recipe
+    else:
+        left_out["recipe"] = "tutti-run is not built or ../shared/data/mini_an4.tar.gz is not here"
+    return kinds, left_out

@@ -1,0 +1,65 @@
+// Preloaded into the programs of a campaign: a disk whose fsync takes CHAOS_FSYNC_MS, and a wall clock that is wrong by the
+// seconds written (as a 64-bit number) in the file CHAOS_CLOCK, which may change while the program runs.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static int (*real_clock_gettime)(clockid_t, struct timespec*);
+static volatile int64_t* offset;
+static long fsync_ms;
+
+__attribute__((constructor)) static void begin(void) {
+  real_clock_gettime = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const char* ms = getenv("CHAOS_FSYNC_MS");
+  if (ms) fsync_ms = atol(ms);
+  const char* path = getenv("CHAOS_CLOCK");
+  const int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd < 0) return;
+  void* page = mmap(0, 8, PROT_READ, MAP_SHARED, fd, 0);
+  if (page != MAP_FAILED) offset = (volatile int64_t*)page;
+  close(fd);
+}
+
+static void wait_for_disk(void) {
+  const struct timespec time = {fsync_ms / 1000, fsync_ms % 1000 * 1000000};
+  if (fsync_ms > 0) nanosleep(&time, 0);
+}
+
+int fsync(int fd) {
+  wait_for_disk();
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+}
+
+int fdatasync(int fd) {
+  wait_for_disk();
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+
+int clock_gettime(clockid_t clock, struct timespec* out) {
+  if (!real_clock_gettime) begin();
+  const int code = real_clock_gettime(clock, out);
+  if (code == 0 && clock == CLOCK_REALTIME && offset) out->tv_sec += *offset;
+  return code;
+}
+
+int gettimeofday(struct timeval* restrict out, void* restrict zone) {
+  (void)zone;
+  struct timespec now;
+  const int code = clock_gettime(CLOCK_REALTIME, &now);
+  out->tv_sec = now.tv_sec;
+  out->tv_usec = now.tv_nsec / 1000;
+  return code;
+}
+
+time_t time(time_t* out) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
+}

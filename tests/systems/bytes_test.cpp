@@ -1,0 +1,110 @@
+// What the programs write hangs on no kernel of a BLAS, no instruction set, no number of workers: the same bytes under settings that
+// change the last digits of every product.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "tests/systems/recipe_folder.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Setting {
+  std::string name;
+  std::map<std::string, std::string> env;
+  std::string workers;
+};
+
+// Only kernels that this processor can run: another ends a program with SIGILL.
+std::vector<Setting> settings() {
+  const std::string cpu = read_file("/proc/cpuinfo");
+  const auto has = [&](const char* flag) { return cpu.find(flag) != std::string::npos; };
+  std::vector<Setting> out = {
+      {"prescott_sse41", {{"OPENBLAS_CORETYPE", "Prescott"}, {"DNNL_MAX_CPU_ISA", "SSE41"}}, "1"}};
+  if (has(" avx "))
+    out.push_back({"sandybridge_avx",
+                   {{"OPENBLAS_CORETYPE", "Sandybridge"}, {"DNNL_MAX_CPU_ISA", "AVX"}},
+                   "2"});
+  if (has(" avx2 "))
+    out.push_back(
+        {"haswell_avx2", {{"OPENBLAS_CORETYPE", "Haswell"}, {"DNNL_MAX_CPU_ISA", "AVX2"}}, "3"});
+  if (has(" avx512f "))
+    out.push_back({"skylakex_avx512",
+                   {{"OPENBLAS_CORETYPE", "SkylakeX"}, {"DNNL_MAX_CPU_ISA", "AVX512_CORE"}},
+                   "2"});
+  if (has(" avx512_bf16 "))
+    out.push_back({"sapphirerapids", {{"OPENBLAS_CORETYPE", "SapphireRapids"}}, "1"});
+  out.push_back({"four_threads", {{"OMP_NUM_THREADS", "4"}}, "2"});
+  return out;
+}
+
+class Bytes : public testing::Test {
+ protected:
+  void SetUp() override {
+    archive_ = shared_archive("mini_an4.tar.gz");
+    if (archive_.empty()) GTEST_SKIP() << "../shared/data/mini_an4.tar.gz is not here";
+  }
+  // All files below a folder that are results: no logs, journals or times.
+  static std::map<std::string, std::string> files_of(const fs::path& folder,
+                                                     const std::set<std::string>& names) {
+    std::map<std::string, std::string> out;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (names.contains(entry.path().filename().string()))
+        out[fs::relative(entry.path(), folder).string()] = read_file(entry.path());
+    return out;
+  }
+  void run(const RecipeFolder& recipe, std::vector<std::string> words,
+           const std::map<std::string, std::string>& env) const {
+    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.push_back("create_dataset.source=" + archive_);
+    const CommandResult result = run_command(
+        {.argv = words, .env = env, .cwd = recipe.path(), .timeout = std::chrono::minutes(5)});
+    ASSERT_TRUE(result.ok()) << result.describe();
+  }
+  std::string archive_;
+};
+
+TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
+  const RecipeFolder recipe("mini_an4");
+  const std::string training = recipe.conf("training_asr_transformer.yaml");
+  run(recipe,
+      {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
+       "--training_config", training},
+      {});
+  std::map<std::string, std::map<std::string, std::string>> written;
+  for (const Setting& setting : settings()) {
+    SCOPED_TRACE(setting.name);
+    const fs::path out = recipe.path() / ("bytes_" + setting.name);
+    const std::string workers = "parallel.n_workers=" + setting.workers;
+    run(recipe,
+        {"run", "--stages", "infer", "measure", "--inference_config", recipe.conf("inference.yaml"),
+         "--metrics_config", recipe.conf("metrics.yaml"), "--training_config", training, workers,
+         "model.beam_size=5", "inference_dir=" + (out / "inference").string()},
+        setting.env);
+    run(recipe,
+        {"collect_stats", "--config", training, workers, "stats_dir=" + (out / "stats").string()},
+        setting.env);
+    // A user's own command over `map`, whose output is its own.
+    run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "20", "--output_dir",
+                          (out / "map").string(), workers, "--", "echo {} | sha1sum"},
+                 .env = setting.env});
+    written[setting.name] =
+        files_of(out, {"results.jsonl", "hyp.scp", "ref.scp", "metrics.json", "feats_stats.npz",
+                       "feats_lengths_stats.npz", "batch_keys", "stats_keys", "feats_shape"});
+    if (HasFatalFailure()) return;
+  }
+  const auto& [first_name, first] = *written.begin();
+  EXPECT_GE(first.size(), 7U);
+  for (const auto& [name, files] : written) {
+    ASSERT_EQ(files.size(), first.size()) << name;
+    for (const auto& [file, bytes] : files)
+      EXPECT_EQ(bytes, first.at(file)) << file << " under " << name << " and " << first_name;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::systems

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# ./run matrix [ctest args]: the ordinary tests under each setting that another machine may have; one line per setting, then a
+# table for CONTRIBUTING.md. ONLY="one-core umask" runs some of them. Arguments choose tests (-L unit, -R name).
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+choice=("$@")
+((${#choice[@]})) || choice=(-LE 'cluster|kube|gpu')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+rows=()
+
+# row NAME WHAT COMMAND...: the command runs ctest; its last lines say how it went.
+row() {
+  local name=$1 what=$2 log=$work/$1.log began=$SECONDS text failed skipped
+  shift 2
+  [[ -z ${ONLY:-} || " $ONLY " == *" $name "* ]] || return 0
+  "$@" >"$log" 2>&1
+  text=$(grep -E '^[0-9]+% tests passed|^No tests were found' "$log" | tail -n 1)
+  failed=$(sed -n '/^The following tests FAILED/,$p' "$log" | grep -E '^\s+[0-9]+ - ' | sed -E 's/^\s+[0-9]+ - //' | tr '\n' ' ')
+  skipped=$(grep -cE '\*\*\*Skipped' "$log")
+  printf '%-12s %s, %s skipped, %d s %s\n' "$name" "${text:-$(tail -n 1 "$log")}" "$skipped" "$((SECONDS - began))" "$failed"
+  rows+=("| $what | $(sed -E 's/.*, ([0-9]+) tests failed out of ([0-9]+).*/\1 of \2/' <<<"${text:-not run}") | $skipped | ${failed:-} |")
+}
+absent() { echo "$*"; }
+tests() { ctest --test-dir "${build:-build}" --output-on-failure -j 2 "${choice[@]}"; }
+
+in_locale() {  # a comma for the decimal point, and an i that is no I in upper case
+  localedef -i tr_TR -f UTF-8 "$work/tr_TR.UTF-8" 2>/dev/null || { absent "needs localedef and its sources (Debian: locales)"; return; }
+  chmod -R a+rX "$work/tr_TR.UTF-8"
+  LOCPATH=$work LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 tests
+}
+with_umask() { (umask 077 && tests); }
+spaced_tmp() { mkdir -p "$work/a folder" && TMPDIR="$work/a folder" tests; }
+no_home() { (unset HOME && tests); }
+proxied() {
+  local nobody=http://127.0.0.1:9
+  http_proxy=$nobody https_proxy=$nobody HTTP_PROXY=$nobody HTTPS_PROXY=$nobody ALL_PROXY=$nobody all_proxy=$nobody tests
+}
+other_python() {  # a pyenv or conda that has nothing
+  mkdir -p "$work/bin"
+  printf '#!/bin/sh\necho "this python is not for tests" >&2\nexit 1\n' >"$work/bin/python3"
+  chmod +x "$work/bin/python3"
+  PATH=$work/bin:$PATH tests
+}
+no_ipv6() {
+  ((EUID == 0)) || { absent "needs root (network namespace)"; return; }
+  export -f tests
+  CHOICE="${choice[*]@Q}" unshare -n bash -c 'ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.lo.disable_ipv6=1
+    eval "choice=($CHOICE)"; tests'
+}
+as_user() {
+  ((EUID == 0)) || { absent "this is no root anyway"; return; }
+  local owner
+  owner=$(stat -c %u:%g build)
+  mkdir -p build/Testing "$work/home"
+  chown -R 65534:65534 build/Testing "$work/home"
+  export -f tests
+  CHOICE="${choice[*]@Q}" HOME=$work/home setpriv --reuid 65534 --regid 65534 --clear-groups \
+    env --unset=XDG_RUNTIME_DIR bash -c 'eval "choice=($CHOICE)"; tests'
+  chown -R "$owner" build/Testing
+}
+kernels() {  # another BLAS kernel and another instruction set of oneDNN
+  OPENBLAS_CORETYPE=$1 DNNL_MAX_CPU_ISA=$2 tests
+}
+spaced_project() {  # the torch-free rooms, built there
+  local there="$work/a project"
+  mkdir -p "$there"
+  git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$there"
+  (cd "$there" && ./run build notorch) || return
+  build="$there/build-notorch" tests
+}
+
+row plain "as it is" tests
+row one-core "one core" taskset -c 0 ctest --test-dir build --output-on-failure -j 1 "${choice[@]}"
+row locale "LC_ALL=tr_TR.UTF-8" in_locale
+row umask "umask 077" with_umask
+row tmpdir "TMPDIR with a space" spaced_tmp
+row home "HOME unset" no_home
+row proxy "proxy variables of a proxy that is not there" proxied
+row python "another python3 first on PATH" other_python
+row ipv6 "IPv6 off" no_ipv6
+row user "an ordinary user" as_user
+row haswell "OPENBLAS_CORETYPE=Haswell, DNNL_MAX_CPU_ISA=AVX2" kernels Haswell AVX2
+row skylakex "OPENBLAS_CORETYPE=SkylakeX, DNNL_MAX_CPU_ISA=AVX512_CORE" kernels SkylakeX AVX512_CORE
+row project "a project folder with a space in its name (torch-free rooms)" spaced_project
+
+printf '\n| setting | failed | skipped | which |\n|---|---|---|---|\n'
+printf '%s\n' "${rows[@]}"
+! printf '%s\n' "${rows[@]}" | grep -vE '\| 0 of [0-9]+ \|' | grep -q .
