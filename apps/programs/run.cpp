@@ -60,7 +60,13 @@ int run_program(const std::string& name, int argc, char** argv) {
   app.add_option("--metrics_config", request.metrics, "metrics config files");
   app.add_option("--demo_config", request.demo, "demo config files");
   app.add_flag("--dry_run", dry_run, "print the stages that would run");
-  app.add_flag("--force", request.force, "run stages again although their inputs did not change");
+  app.add_flag("--force", request.force,
+               "run stages again although their inputs did not change; training starts over and "
+               "keeps the old checkpoints in checkpoints.before");
+  if (name == "run" || name == "train")
+    app.add_option("--continue_with", request.continue_with,
+                   "keys (optimizer.lr) in which this config may differ from the one that exp_dir "
+                   "was trained with");
   app.add_flag("--quiet", quiet, "warnings and errors only");
   if (name == "infer") {
     app.add_option("--model", files_request.model,
@@ -86,6 +92,11 @@ int run_program(const std::string& name, int argc, char** argv) {
       request.overrides.push_back(word.string());
       return true;
     });
+  std::erase_if(request.continue_with, [&](const std::string& word) {
+    if (!config::is_override(word)) return false;
+    request.overrides.push_back(word);
+    return true;
+  });
   if (quiet) log::configure({.level = log::Level::kWarning});
 
   if (!files_request.model.empty()) {

@@ -172,6 +172,32 @@ TEST(BatchPlan, CategorySamplersWorkWithWindowsAndWorlds) {
   }
 }
 
+TEST(BatchPlan, WhatIsLeftOfAnEpochGoesToAnyNumberOfRanksOnce) {
+  for (const bool global : {false, true}) {
+    EpochPlan plan = BatchPlan({.batches = {.type = "unsorted", .batch_size = 5},
+                                .shuffle = true,
+                                .global_batches = global,
+                                .world = 2},
+                               lengths(101))
+                         .epoch(3);
+    std::vector<std::uint32_t> seen;
+    const auto take = [&](std::uint64_t groups) {
+      for (std::uint64_t g = 0; g < groups; ++g)
+        for (int r = 0; r < plan.world(); ++r)
+          for (const auto item : plan.batch(g, r)) seen.push_back(item);
+    };
+    for (const int world : {3, 1, 4, 2}) {
+      take(2);
+      plan = deal_again(plan, 2, world, global);
+      EXPECT_EQ(plan.world(), world);
+    }
+    take(plan.num_groups());
+    std::sort(seen.begin(), seen.end());
+    ASSERT_EQ(seen.size(), 101U);
+    for (std::uint32_t i = 0; i < 101; ++i) EXPECT_EQ(seen[i], i);
+  }
+}
+
 TEST(Sharding, RotationCoversEveryUtteranceExactlyOnce) {
   const int world = 2 * 8;
   for (const int multiple : {1, 2, 3, 5}) {

@@ -8,6 +8,7 @@
 #include "tutti/core/file.h"
 #include "tutti/systems/builders/numbers.h"
 #include "tutti/systems/dataset_builder.h"
+#include "tutti/systems/experiment.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/preprocess.h"
 
@@ -106,6 +107,45 @@ TEST(Context, FilesSayOnlyWhatDiffersFromTheTemplate) {
   EXPECT_FALSE(context.training["scheduler"]["warmup_steps"].defined());
   EXPECT_EQ(context.training["trainer"]["max_epochs"].as<int>(), 100);
   EXPECT_EQ(context.folder("data_dir"), std::filesystem::current_path() / "data");
+}
+
+std::vector<std::string> different_keys(const char* before, const char* now,
+                                        const std::vector<std::string>& accepted = {}) {
+  std::vector<std::string> keys;
+  for (const auto& d :
+       config_differences(config::to_json(config::parse_yaml(before, "before")),
+                          config::to_json(config::parse_yaml(now, "now")), accepted))
+    keys.push_back(d.key);
+  return keys;
+}
+
+TEST(Experiment, WhatChangesWeightsIsADifferenceWhatDoesNotIsNone) {
+  const char* before =
+      "recipe_dir: /a/r\ndata_dir: /a/r/data\nexp_dir: /a/r/exp/x\n"
+      "dataset: {train: [{manifest: /a/r/data/train.jsonl}]}\n"
+      "optimizer: {lr: 0.01, betas: [0.9, 0.98]}\n"
+      "dataloader: {train: {num_workers: 2, batch_size: 4}}\n"
+      "trainer: {max_epochs: 5, devices: 2, precision: 32,\n"
+      "  callbacks: [{_target_: lightning.pytorch.callbacks.ModelCheckpoint, save_top_k: 3}]}\n";
+  EXPECT_TRUE(different_keys(before, before).empty());
+  const char* moved_and_longer =
+      "recipe_dir: /b/r\ndata_dir: /b/r/data\nexp_dir: /b/r/exp/x\n"
+      "dataset: {train: [{manifest: /b/r/data/train.jsonl}]}\n"
+      "optimizer: {lr: 0.01, betas: [0.9, 0.98]}\n"
+      "dataloader: {train: {num_workers: 8, batch_size: 4}}\n"
+      "trainer: {max_epochs: 50, devices: 8, num_nodes: 2, strategy: ddp, precision: 32}\n";
+  EXPECT_TRUE(different_keys(before, moved_and_longer).empty());
+  const char* other =
+      "recipe_dir: /a/r\ndata_dir: /a/r/data\nexp_dir: /a/r/exp/x\n"
+      "dataset: {train: [{manifest: /a/r/data/all.jsonl}]}\n"
+      "optimizer: {lr: 0.001, betas: [0.9, 0.98], weight_decay: 0.1}\n"
+      "dataloader: {train: {num_workers: 2, batch_size: 4}}\n"
+      "trainer: {max_epochs: 5, devices: 2, precision: bf16-mixed}\n";
+  EXPECT_EQ(different_keys(before, other),
+            (std::vector<std::string>{"dataset.train.0.manifest", "optimizer.lr",
+                                      "optimizer.weight_decay", "trainer.precision"}));
+  EXPECT_EQ(different_keys(before, other, {"optimizer", "trainer.precision"}),
+            (std::vector<std::string>{"dataset.train.0.manifest"}));
 }
 
 TEST(DataSource, IsNamedByTheEntryOrByTheRecipesFolder) {

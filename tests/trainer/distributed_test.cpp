@@ -161,6 +161,13 @@ TEST(Faults, UnusedParametersAreAllowedWhenAskedFor) {
         {"fault=unused", "fault_rank=1", "strategy=ddp_find_unused_parameters_true"});
 }
 
+TEST(Faults, UnusedParametersAreAllowedOverTheTcpRingToo) {
+  TempFolder folder;
+  train(
+      folder.path(), 2,
+      {"fault=unused", "fault_rank=1", "strategy=ddp_find_unused_parameters_true", "backend=tcp"});
+}
+
 TEST(Faults, ExhaustedDataOnOneRankIsNamedAndTheEpochFinished) {
   TempFolder folder;
   Ranks ranks =
@@ -197,9 +204,29 @@ TEST(Resume, WithAnotherWorldSize) {
   Ranks ranks = start(dir, 1, {"steps=-1", "epochs=2", "batches=20", "checkpoints=1"});
   expect_all_ok(ranks);
   EXPECT_THAT(ranks.log(0), HasSubstr("epoch 0, batch 12, step 6"));
-  EXPECT_THAT(ranks.log(0), HasSubstr("the world size changed from 2 to 1"));
+  EXPECT_THAT(ranks.log(0),
+              HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
   EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
   EXPECT_THAT(ranks.log(0), testing::ContainsRegex("items/s, data wait [0-9]+ %, eta "));
+}
+
+TEST(Resume, WithAnotherNumberTwiceInOneEpochSeesEachBatchOnce) {
+  TempFolder folder;
+  const Words common = {"epochs=1", "batches=20", "batch=1", "checkpoints=1", "no_valid=1"};
+  const auto go = [&](int ranks, const char* steps, const Words& more = {}) {
+    Words words = common;
+    words.push_back(steps);
+    for (const std::string& word : more) words.push_back(word);
+    Ranks started = start(folder.path(), ranks, words);
+    expect_all_ok(started);
+    return started.log(0);
+  };
+  go(2, "steps=3");              // 6 of 20
+  go(4, "steps=5");              // 8 more
+  EXPECT_THAT(go(3, "steps=6"),  // 3 more
+              HasSubstr("0.75 times as many utterances per step"));
+  EXPECT_THAT(go(1, "steps=-1", {"accum=2"}),  // the last 3, in windows of 2
+              testing::AllOf(HasSubstr("done steps=8"), HasSubstr("a step now takes 1 x 2")));
 }
 
 TEST(Resume, DamagedNewestCheckpointFallsBack) {
@@ -213,6 +240,44 @@ TEST(Resume, DamagedNewestCheckpointFallsBack) {
   expect_all_ok(ranks);
   EXPECT_THAT(ranks.log(0), HasSubstr("cannot be used"));
   EXPECT_EQ(largest_difference(whole, final_weights(folder.path())), 0);
+}
+
+TEST(Precision, Bf16WeightsAreSummedOverGloo) {
+  TempFolder folder;
+  train(folder.path(), 2, {"precision=bf16-true"});
+}
+
+TEST(Preemption, InTheMiddleOfAWindowTheStepIsLeftAndComputedAgain) {
+  TempFolder folder;
+  const Words common = {"epochs=2",      "steps=-1",    "batches=20",
+                        "checkpoints=1", "dropout=0.2", "accum=4"};
+  const auto whole = train(folder.path() / "whole", 2, common);
+  const fs::path dir = folder.path() / "stopped";
+  make_folders(dir);
+  Words words = common;
+  for (const char* word : {"fault=sigterm", "fault_rank=1", "fault_step=5"}) words.push_back(word);
+  Ranks stopped = start(dir, 2, words);
+  for (const ExitStatus& status : stopped.wait()) EXPECT_EQ(status.exit_code, 85) << stopped.log(0);
+  EXPECT_EQ(largest_difference(whole, train(dir, 2, common)), 0);
+}
+
+TEST(Preemption, SigtermOnOneRankInAValidationIsMadeUpForAfterTheResume) {
+  for (const char* strategy : {"strategy=ddp", "strategy=fsdp"}) {
+    TempFolder folder;
+    const Words common = {"epochs=2", "steps=-1", "batches=20", "checkpoints=1", strategy};
+    train(folder.path() / "whole", 2, common);
+    const fs::path dir = folder.path() / "stopped";
+    make_folders(dir);
+    Words words = common;
+    for (const char* word : {"fault=sigterm_valid", "fault_rank=1", "fault_step=10"})
+      words.push_back(word);
+    Ranks stopped = start(dir, 2, words);
+    for (const ExitStatus& status : stopped.wait())
+      EXPECT_EQ(status.exit_code, 85) << stopped.log(0);
+    train(dir, 2, common);
+    EXPECT_EQ(read_file(folder.path() / "whole/checkpoints/best.json"),
+              read_file(dir / "checkpoints/best.json"));
+  }
 }
 
 TEST(Preemption, SigtermOnOneRankStopsAllAfterTheSameStepAndResumes) {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "tests/trainer/toy.h"
+#include "tests/trainer/small_run.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
@@ -14,45 +14,6 @@ namespace tutti::trainer {
 namespace {
 
 using testing::HasSubstr;
-
-struct SmallRun {
-  std::unique_ptr<Control> control = make_local_control();
-  std::unique_ptr<Strategy> strategy = make_single_strategy();
-  toy::Model model{0.0};
-  std::unique_ptr<MemorySource> train = std::make_unique<MemorySource>(toy::batches(10, 4), 0, 1);
-  std::unique_ptr<MemorySource> valid = std::make_unique<MemorySource>(toy::batches(3, 4), 0, 1);
-  LoopSettings settings;
-  std::vector<Criterion> criteria;
-  std::vector<Callback*> callbacks;
-  ScheduleOptions schedule;
-
-  SmallRun() {
-    settings.precision = PrecisionMode::k64;
-    settings.max_epochs = 2;
-    settings.show_progress = false;
-  }
-  FitResult run(TrainableModel* other = nullptr) {
-    OptimizerSpec spec;
-    spec.options.lr = 0.01;
-    spec.schedule = schedule;
-    FitInputs inputs{.model = other ? *other : model,
-                     .train = *train,
-                     .valid = valid.get(),
-                     .strategy = *strategy,
-                     .control = *control,
-                     .settings = settings,
-                     .optimizers = {spec},
-                     .criteria = criteria,
-                     .callbacks = callbacks};
-    return fit(inputs);
-  }
-  at::Tensor weights(TrainableModel* other = nullptr) {
-    std::vector<at::Tensor> all;
-    for (const auto& [name, p] : (other ? *other : model).named_parameters())
-      all.push_back(p.detach().flatten());
-    return at::cat(all);
-  }
-};
 
 TEST(Loop, LearnsAndCounts) {
   SmallRun s;
@@ -251,7 +212,7 @@ TEST(Loop, OverfittingSeesTheSameBatchesInEveryEpoch) {
   struct Shuffled final : DataSource {
     MemorySource inner{toy::batches(10, 4), 0, 1};
     std::unique_ptr<BatchStream> open(const Position& p) override {
-      return inner.open({p.epoch, p.batch + 3 * p.epoch, 1});
+      return inner.open({p.epoch, p.batch + 3 * p.epoch});
     }
     std::optional<std::int64_t> num_batches(std::int64_t) const override { return 4; }
     std::uint64_t plan_hash(std::int64_t epoch) const override { return inner.plan_hash(epoch); }

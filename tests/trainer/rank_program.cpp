@@ -98,6 +98,8 @@ class FaultyModel final : public toy::Model {
     return out;
   }
   StepOutput validation_step(const Batch& batch) override {
+    if (fault_ == "sigterm_valid" && calls_ >= step_ && !std::exchange(raised_, true))
+      ::raise(SIGTERM);
     return toy::Model::training_step(batch);
   }
 
@@ -106,6 +108,7 @@ class FaultyModel final : public toy::Model {
   int step_;
   bool rare_;
   int calls_ = 0;
+  bool raised_ = false;
 };
 
 FsdpOptions fsdp_options(const Options& options) {
@@ -221,7 +224,7 @@ int run(const Options& options) {
     bool shorter;
     Stream(DataSource& source, bool is_shorter) : inner(source), shorter(is_shorter) {}
     std::unique_ptr<BatchStream> open(const Position& p) override {
-      return inner.open(shorter ? Position{p.epoch, p.batch + 3, p.world_size} : p);
+      return inner.open(shorter ? Position{p.epoch, p.batch + 3, p.before} : p);
     }
     std::optional<std::int64_t> num_batches(std::int64_t) const override { return std::nullopt; }
     std::uint64_t plan_hash(std::int64_t) const override { return 0; }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -52,12 +51,6 @@ class SignalInbox {
   UniqueFd fd_;
   void (*old_pipe_)(int) = SIG_DFL;
 };
-
-int num_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 struct LocalRank {
   int rank = 0;
@@ -164,7 +157,7 @@ class Agent {
         {"TUTTI_SECRET", nodes_->secret()},
     };
     if (::getenv("OMP_NUM_THREADS") == nullptr) {
-      env["OMP_NUM_THREADS"] = text(std::max(1, num_cpus() / options_.nproc_per_node));
+      env["OMP_NUM_THREADS"] = text(std::max(1, usable_cpus() / options_.nproc_per_node));
     }
     for (const auto& [name, value] : options_.env) env[name] = value;
     return env;

@@ -351,6 +351,14 @@ void ControlPlane::set_phase(const std::string& phase) {
   if (impl_->client_ != nullptr) impl_->client_->set_phase(phase);
 }
 
+void ControlPlane::request_stop() noexcept {
+  if (impl_->client_ != nullptr) impl_->client_->request_stop();
+}
+
+bool ControlPlane::stop_requested() const noexcept {
+  return impl_->client_ != nullptr && impl_->client_->stop_requested();
+}
+
 void ControlPlane::last_words(const std::string& message) noexcept {
   if (impl_->client_ != nullptr) impl_->client_->last_words(message);
 }

@@ -110,6 +110,10 @@ class ControlPlane {
   // What this rank is doing, for the errors of others. Cheap; sent with the next heartbeat. Calling
   // it is also what counts as progress.
   void set_phase(const std::string& phase);
+  // This rank was asked to stop: everyone's stop_requested() is true from soon on, so that ranks in
+  // the middle of something long need not be waited for. When to stop is for the next agreement.
+  void request_stop() noexcept;
+  bool stop_requested() const noexcept;
   // Tells everyone why this rank is about to die; returns when the others have it or after 2 s.
   void last_words(const std::string& message) noexcept;
   // Waits until all ranks have finished, then leaves. Throws CommError when another rank fails.

@@ -105,6 +105,13 @@ void ControlClient::set_phase(const std::string& phase) {
   ++progress_;
 }
 
+void ControlClient::request_stop() noexcept {
+  try {
+    send({kStopWish, 0, {}});
+  } catch (const std::exception&) {  // a lost connection is reported where it is read
+  }
+}
+
 void ControlClient::last_words(const std::string& message) noexcept {
   try {
     send({kLastWords, 0, Builder().text(message).take()});
@@ -153,6 +160,9 @@ void ControlClient::fail(const std::string& message) {
 void ControlClient::handle(Frame frame) {
   switch (frame.type) {
     case kHeartbeat:
+      return;
+    case kStopWish:
+      stop_requested_ = true;
       return;
     case kFailure: {
       Parser parser(frame.body);

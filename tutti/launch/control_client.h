@@ -2,6 +2,7 @@
 // control.h.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -28,6 +29,8 @@ class ControlClient {
   // The blobs of all ranks, as they lie in the frame.
   std::string end_call(std::uint64_t id);
   void set_phase(const std::string& phase);
+  void request_stop() noexcept;
+  bool stop_requested() const noexcept { return stop_requested_; }
   void last_words(const std::string& message) noexcept;
   void finish();
   std::optional<std::string> failure() const;
@@ -45,6 +48,8 @@ class ControlClient {
   const std::string hub_;
   const ControlOptions options_;
   UniqueFd wake_;
+
+  std::atomic<bool> stop_requested_{false};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -150,6 +150,8 @@ void Hub::receive(Connection connection, Frame frame) {
       fail(it->second, fmt::format("{} failed while {}: {}", describe(it->second), rank.phase,
                                    Parser(frame.body).text()));
       return server_.send(connection, {kHeard, frame.id, {}});
+    case kStopWish:
+      return send_all({kStopWish, 0, {}});
     case kGoodbye:
       rank.left = true;
       if (std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.left; })) {

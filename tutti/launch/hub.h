@@ -23,6 +23,7 @@ enum ControlFrame : std::uint8_t {
   kFarewell,  // all have
   kReady,     // all have joined. body: the members
   kFailure,   // body: rank, message
+  kStopWish,  // a rank was asked to stop; from the hub: to everyone
 };
 
 enum class CallKind : std::uint8_t { kGather = 1, kAgree = 2 };

@@ -72,6 +72,9 @@ struct Detection {
 // Throws ConfigError: numbers that disagree, or variables that are missing or not numbers.
 Detection detect(const Environment& environment, const LaunchRequest& request);
 
+// Processors this process may use: its affinity, and the quota of its container (cgroup v2).
+int usable_cpus();
+
 // GPUs this process may use, from CUDA_VISIBLE_DEVICES or else the device files; 0 where there are
 // none. Needs no CUDA, so the front door can ask.
 int count_visible_gpus(const Environment& environment);

@@ -197,6 +197,8 @@ std::vector<std::string> stage_command(const std::string& stage, const ContextRe
   add("--metrics_config", request.metrics);
   add("--demo_config", request.demo);
   if (request.force) command.emplace_back("--force");
+  for (const auto& key : request.continue_with)
+    command.insert(command.end(), {"--continue_with", key});
   for (const auto& override_text : request.overrides) command.push_back(override_text);
   return command;
 }

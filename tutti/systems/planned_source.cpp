@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "tutti/core/error.h"
 
 namespace tutti::systems {
@@ -48,17 +50,22 @@ class PlannedSource final : public trainer::DataSource {
   explicit PlannedSource(PlannedSourceInputs inputs) : inputs_(std::move(inputs)) {}
 
   std::unique_ptr<trainer::BatchStream> open(const trainer::Position& position) override {
-    const auto epoch = static_cast<std::uint64_t>(position.epoch);
-    const auto group = static_cast<std::uint64_t>(position.batch);
-    if (position.world_size == world() || position.batch == 0)
-      return std::make_unique<PlannedStream>(inputs_, plan_of(position.epoch),
-                                             data::PlanPosition{epoch, group});
-    return std::make_unique<PlannedStream>(inputs_, remaining(position),
-                                           data::PlanPosition{epoch, 0});
+    return std::make_unique<PlannedStream>(
+        inputs_, plan_at(position),
+        data::PlanPosition{static_cast<std::uint64_t>(position.epoch),
+                           static_cast<std::uint64_t>(position.batch)});
   }
 
   std::optional<std::int64_t> num_batches(std::int64_t epoch) const override {
     return static_cast<std::int64_t>(plan_of(epoch).num_groups());
+  }
+  std::optional<std::int64_t> batches_left(const trainer::Position& position) const override {
+    const auto groups = static_cast<std::int64_t>(plan_at(position).num_groups());
+    return std::max<std::int64_t>(0, groups - position.batch);
+  }
+  std::uint64_t first_plan_hash(const trainer::Position& position) const override {
+    if (position.before.empty()) return plan_hash(position.epoch);
+    return first_plan(position).hash();
   }
   std::uint64_t plan_hash(std::int64_t epoch) const override {
     plan_of(epoch);
@@ -78,18 +85,25 @@ class PlannedSource final : public trainer::DataSource {
     return current_;
   }
 
-  // What ranks of another number left of an epoch, dealt out over ours.
-  data::EpochPlan remaining(const trainer::Position& position) const {
-    data::PlanSettings before = inputs_.plan->settings();
-    before.world = position.world_size;
-    const data::EpochPlan old =
-        data::BatchPlan(before, inputs_.dataset).epoch(static_cast<std::uint64_t>(position.epoch));
-    data::BatchList left;
-    const auto taken =
-        static_cast<std::size_t>(position.batch) * static_cast<std::size_t>(position.world_size);
-    for (std::size_t b = taken; b < old.batches().size(); ++b) left.add(old.batches()[b]);
-    while (left.size() % static_cast<std::size_t>(world()) != 0) left.add({});
-    return {std::move(left), world()};
+  // The plan of the ranks with which the epoch began.
+  data::EpochPlan first_plan(const trainer::Position& position) const {
+    data::PlanSettings settings = inputs_.plan->settings();
+    settings.world = position.before.front().world_size;
+    if (settings.sharding) settings.sharding->dist_world_size = settings.world;
+    return data::BatchPlan(settings, inputs_.dataset)
+        .epoch(static_cast<std::uint64_t>(position.epoch));
+  }
+
+  // What ranks of other numbers left of an epoch, dealt out over ours.
+  data::EpochPlan plan_at(const trainer::Position& position) const {
+    if (position.before.empty()) return plan_of(position.epoch);
+    data::EpochPlan plan = first_plan(position);
+    for (std::size_t i = 0; i < position.before.size(); ++i) {
+      const int next = i + 1 < position.before.size() ? position.before[i + 1].world_size : world();
+      plan = data::deal_again(plan, static_cast<std::uint64_t>(position.before[i].batches), next,
+                              inputs_.plan->settings().global_batches);
+    }
+    return plan;
   }
 
   PlannedSourceInputs inputs_;

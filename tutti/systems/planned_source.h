@@ -19,9 +19,9 @@ struct PlannedSourceInputs {
 };
 
 // Resuming at the world size of the checkpoint continues the same plan at the same group. At
-// another world size the batches that are left of that epoch are dealt out again, whole and in
-// order, so that no utterance of the epoch is seen twice or lost; later epochs follow the plan for
-// today's ranks.
+// another world size (once or several times within an epoch) the batches that are left of that
+// epoch are dealt out again, whole and in order, so that no utterance of the epoch is seen twice or
+// lost; later epochs follow the plan for today's ranks.
 std::unique_ptr<trainer::DataSource> make_planned_source(PlannedSourceInputs inputs);
 
 // Wraps arrays without copying them.

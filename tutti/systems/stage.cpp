@@ -144,8 +144,9 @@ bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
     log::info("{}: up to date, skipped (--force to redo)", stage.name);
     return true;
   }
-  make_folders(record.parent_path());
   const std::optional<int> rank = launcher_rank();
+  if (stage.refuse && !rank) stage.refuse(context);
+  make_folders(record.parent_path());
   const bool writes_files = rank.value_or(0) == 0;
   const bool every_rank_logs =
       context.training["stage_log_mode"].value_or<std::string>("rank0") == "per_rank";

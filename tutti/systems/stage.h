@@ -30,6 +30,7 @@ struct ContextRequest {
   std::vector<std::filesystem::path> demo;
   std::vector<std::string> overrides;
   bool force = false;
+  std::vector<std::string> continue_with;  // keys that may differ from what was trained before
 };
 
 // The resolved configs, missing ones empty. exp_tag and exp_dir flow from training to inference,
@@ -79,6 +80,8 @@ struct Stage {
   // What decides its output; none, or an empty one, means "always run".
   std::function<Fingerprint(const StageContext&)> inputs;
   std::function<void(const StageContext&)> run;
+  // Throws if it cannot be run now; before its log is begun. May be empty.
+  std::function<void(const StageContext&)> refuse = {};
   std::string after;  // a plugin's stage: the stage it follows; empty: the end
 };
 

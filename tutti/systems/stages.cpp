@@ -1,5 +1,6 @@
 #include "tutti/systems/stages.h"
 
+#include "tutti/systems/experiment.h"
 #include "tutti/systems/fingerprints.h"
 
 namespace tutti::systems {
@@ -14,7 +15,8 @@ std::vector<Stage> builtin_stages() {
        train_tokenizer},
       {4, "collect_stats", "shapes and feature statistics", Needs::kTraining, "stats_dir",
        [](const StageContext& c) { return statistics_inputs(c); }, collect_stats},
-      {5, "train", "train the model", Needs::kTraining, "exp_dir", training_inputs, train},
+      {5, "train", "train the model", Needs::kTraining, "exp_dir", training_inputs, train,
+       refuse_start},
       // These resume item by item or take seconds, and know better than we whether there is work
       // left.
       {6, "infer", "decode the test sets", Needs::kInference, "inference_dir", {}, infer},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tutti/core/error.h"
@@ -8,7 +9,9 @@
 #include "tutti/core/log.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/launch/agent.h"
+#include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/experiment.h"
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/planned_source.h"
 #include "tutti/systems/preprocess.h"
@@ -24,10 +27,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What decoding needs to build the same model: the resolved training config.
-void write_experiment_config(const StageContext& context, const fs::path& exp_dir) {
-  write_file_atomic(exp_dir / "config.yaml", config::to_yaml(context.training));
-}
+// How long ranks may take to stop and write a checkpoint before our agent kills them. A scheduler
+// has its own, shorter patience; a person presses Ctrl-C twice.
+constexpr launch::Timeout kStopGrace{600};
 
 struct Sources {
   std::unique_ptr<trainer::DataSource> train;
@@ -62,23 +64,61 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
   return {open("train", settings.train), open("valid", settings.valid)};
 }
 
+// All cores, shared with the other ranks of this machine. Loader threads mostly wait for files.
+void use_all_cores(const launch::RankContext& rank) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(std::max(1, launch::usable_cpus() / std::max(1, rank.local_world_size)));
+}
+
+// What rank 0 does alone; the others wait for it, or hear why it failed.
+template <class Function>
+void on_rank_zero(trainer::Control& control, Function&& work) {
+  try {
+    if (control.rank() == 0) work();
+  } catch (const std::exception& error) {
+    control.fail(error.what());
+    throw;
+  }
+  control.all_gather("experiment folder", "");
+}
+
 int train_rank(const StageContext& context, const launch::RankContext& rank) {
   const fs::path exp_dir = context.folder("exp_dir");
   const std::string device =
       rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
-  if (device == "cpu" && std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
-  trainer::TrainingPlan plan = trainer::plan_training(
-      context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
-  trainer::StopSignals signals;
-  trainer::WorldOptions meeting = plan.world_options(device);
+  if (device == "cpu") use_all_cores(rank);
+  // Without loggers: their files belong to nobody yet.
+  const trainer::TrainingPlan outline =
+      trainer::plan_training(context.training, {.exp_dir = exp_dir, .device = device, .rank = -1});
+  const int requeue_signal =
+      outline.trainer.requeue_signal ? trainer::signal_number(*outline.trainer.requeue_signal) : 0;
+  std::unique_ptr<Experiment> experiment;
+  trainer::StopSignals signals(requeue_signal);
+  signals.while_starting([&](int signal) {
+    log::info("stopped by {} before the first step", trainer::signal_name(signal));
+    if (rank.rank == 0 && signal != SIGINT)
+      trainer::requeue_if_wanted(signal, requeue_signal, CommandRunner::system());
+    parallel::FolderLock::forget(exp_dir);
+    std::_Exit(
+        static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kStoppedResumable));
+  });
+  trainer::WorldOptions meeting = outline.world_options(device);
   meeting.run_folder = exp_dir;
   meeting.must_agree = {{"config", config::to_json(context.training).dump()}};
   trainer::World world = trainer::join_world(rank, meeting);
-  if (rank.rank == 0) write_experiment_config(context, exp_dir);
-  torch::manual_seed(plan.loop.seed);  // equal weights on all ranks; the loop makes dropout differ
+  on_rank_zero(*world.control, [&] {
+    experiment = std::make_unique<Experiment>(context, outline.loop.checkpoint_folder,
+                                              rank.restart_count > 0);
+  });
+  // Equal weights on all ranks; the loop makes dropout differ.
+  torch::manual_seed(outline.loop.seed);
   const auto model = make_training_model(context.training);
   Sources sources =
-      open_sources(context, rank, plan.loop, sample_rate_of(context.training), *model);
+      open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
+  on_rank_zero(*world.control, [&] { experiment->clear_way(); });
+  trainer::TrainingPlan plan = trainer::plan_training(
+      context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
+  if (plan.loop.resume == "never") plan.loop.resume = "auto";  // an earlier run was moved away
   const auto strategy = plan.make_strategy(world);
   trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,
@@ -90,10 +130,14 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
                             .criteria = plan.criteria,
                             .callbacks = plan.callback_pointers(),
                             .loggers = plan.logger_pointers(),
-                            .signals = &signals};
+                            .signals = &signals,
+                            .begins = [&] {
+                              if (experiment) experiment->note_config();
+                            }};
   const trainer::FitResult result = trainer::fit(inputs);
   world.control->finish();
-  return static_cast<int>(trainer::conclude(result, rank.rank, CommandRunner::system()));
+  return static_cast<int>(
+      trainer::conclude(result, rank.rank, CommandRunner::system(), requeue_signal));
 }
 
 launch::LaunchRequest launch_request(const config::Node& training) {
@@ -120,7 +164,7 @@ void train(const StageContext& context) {
                  context.folder("stats_dir").string(), changes);
   const launch::Entry entry =
       launch::enter(launch_request(context.training), stage_command("train", context.request),
-                    {.run_folder = exp_dir});
+                    {.run_folder = exp_dir, .grace = kStopGrace});
   const int code = entry.rank ? train_rank(context, *entry.rank) : entry.exit_code;
   if (code != 0) throw AlreadyReported(code);
 }

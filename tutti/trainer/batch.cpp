@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
 #include "tutti/core/text.h"
@@ -27,6 +29,11 @@ std::string Batch::describe_ids() const {
   return text;
 }
 
+std::optional<std::int64_t> DataSource::batches_left(const Position& position) const {
+  const auto all = num_batches(position.epoch);
+  return all ? std::optional(std::max<std::int64_t>(0, *all - position.batch)) : std::nullopt;
+}
+
 MemorySource::MemorySource(std::vector<Batch> global_batches, int rank, int world_size)
     : batches_(std::move(global_batches)), rank_(rank), world_size_(world_size) {}
 
@@ -49,10 +56,22 @@ class MemoryStream final : public BatchStream {
 };
 }  // namespace
 
+static std::int64_t taken_before(const Position& position) {
+  std::int64_t batches = 0;
+  for (const Taken& part : position.before) batches += part.world_size * part.batches;
+  return batches;
+}
+
 std::unique_ptr<BatchStream> MemorySource::open(const Position& position) {
-  const auto consumed = static_cast<std::size_t>(position.batch * position.world_size);
-  return std::make_unique<MemoryStream>(batches_, consumed + static_cast<std::size_t>(rank_),
+  const std::int64_t consumed = taken_before(position) + position.batch * world_size_;
+  return std::make_unique<MemoryStream>(batches_, static_cast<std::size_t>(consumed + rank_),
                                         static_cast<std::size_t>(world_size_));
+}
+
+std::optional<std::int64_t> MemorySource::batches_left(const Position& position) const {
+  if (position.before.empty()) return DataSource::batches_left(position);
+  const auto left = static_cast<std::int64_t>(batches_.size()) - taken_before(position);
+  return std::max<std::int64_t>(0, (left + world_size_ - 1) / world_size_ - position.batch);
 }
 
 std::optional<std::int64_t> MemorySource::num_batches(std::int64_t) const {

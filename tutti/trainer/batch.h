@@ -4,9 +4,8 @@
 // utterances ran out of memory or gave a NaN. A DataSource is a function of (epoch, position): it
 // keeps no iterator state, so resuming in the middle of an epoch is just opening it at a position.
 //
-//   for (auto stream = source.open({.epoch = 3, .batch = 120, .world_size = 2}); auto batch =
-//   stream->next();)
-//     model.training_step(*batch);
+//   auto stream = source.open({.epoch = 3, .batch = 120});
+//   while (auto batch = stream->next()) model.training_step(*batch);
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,11 +29,18 @@ struct Batch {
   std::string describe_ids() const;  // "utt_7, utt_9 and 6 more"
 };
 
-// How far an epoch is consumed: every one of `world_size` ranks has taken `batch` batches.
+// A part of an epoch: every one of `world_size` ranks took `batches` batches.
+struct Taken {
+  int world_size = 1;
+  std::int64_t batches = 0;
+};
+
+// How far an epoch is consumed: what ranks of other numbers took of it (before the run was
+// continued with today's), and after that `batch` batches by each of today's ranks.
 struct Position {
   std::int64_t epoch = 0;
   std::int64_t batch = 0;
-  int world_size = 1;
+  std::vector<Taken> before = {};
 };
 
 // The batches of one rank in one epoch. Used by one thread; may prefetch with threads of its own.
@@ -51,8 +57,15 @@ class DataSource {
   virtual std::unique_ptr<BatchStream> open(const Position& position) = 0;
   // Batches of this rank in an epoch; empty for a stream of unknown length.
   virtual std::optional<std::int64_t> num_batches(std::int64_t epoch) const = 0;
+  // Of this rank, from a position to the epoch's end.
+  virtual std::optional<std::int64_t> batches_left(const Position& position) const;
   // Equal on all ranks, or the ranks are not reading the same plan.
   virtual std::uint64_t plan_hash(std::int64_t epoch) const = 0;
+  // Of the plan with which the epoch began: another one than before means other data or batches, and
+  // the position in it means nothing.
+  virtual std::uint64_t first_plan_hash(const Position& position) const {
+    return plan_hash(position.epoch);
+  }
 };
 
 // Batches held in memory, in a fixed global order; rank r takes r, r+W, r+2W, ...
@@ -61,6 +74,7 @@ class MemorySource final : public DataSource {
   MemorySource(std::vector<Batch> global_batches, int rank, int world_size);
   std::unique_ptr<BatchStream> open(const Position& position) override;
   std::optional<std::int64_t> num_batches(std::int64_t epoch) const override;
+  std::optional<std::int64_t> batches_left(const Position& position) const override;
   std::uint64_t plan_hash(std::int64_t epoch) const override;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "tutti/core/error.h"
@@ -32,16 +33,22 @@ struct WireVote {
   std::uint64_t groups;
   double weight;
   std::uint64_t flags;
+  std::int64_t signal;
 };
 
 constexpr std::uint64_t kHasData = 1, kStop = 2, kOutOfMemory = 4, kBadLoss = 8, kSave = 16,
-                        kTimeUp = 32;
+                        kTimeUp = 32, kAbandoned = 64;
 
 std::string encode(const Vote& vote) {
-  const WireVote wire{vote.step, vote.plan_hash, vote.groups, vote.weight,
+  const WireVote wire{vote.step,
+                      vote.plan_hash,
+                      vote.groups,
+                      vote.weight,
                       (vote.has_data ? kHasData : 0) | (vote.stop ? kStop : 0) |
                           (vote.out_of_memory ? kOutOfMemory : 0) | (vote.bad_loss ? kBadLoss : 0) |
-                          (vote.save ? kSave : 0) | (vote.time_up ? kTimeUp : 0)};
+                          (vote.save ? kSave : 0) | (vote.time_up ? kTimeUp : 0) |
+                          (vote.abandoned ? kAbandoned : 0),
+                      vote.signal};
   return std::string(reinterpret_cast<const char*>(&wire), sizeof(wire));
 }
 
@@ -56,6 +63,12 @@ WireVote decode(const std::string& blob, int rank) {
 }
 
 }  // namespace
+
+int stronger_signal(int a, int b) {
+  for (const int signal : {SIGINT, SIGTERM})
+    if (a == signal || b == signal) return signal;
+  return a != 0 ? a : b;
+}
 
 std::unique_ptr<Control> make_local_control() { return std::make_unique<LocalControl>(); }
 
@@ -76,6 +89,8 @@ Verdict agree(Control& control, const Vote& vote) {
                .groups = vote.groups,
                .any_data = vote.has_data,
                .stop = vote.stop,
+               .signal = vote.signal,
+               .abandoned = vote.abandoned,
                .save = vote.save,
                .time_up = vote.time_up};
     if (!vote.has_data) verdict.dry_ranks = {0};
@@ -102,6 +117,8 @@ Verdict agree(Control& control, const Vote& vote) {
     verdict.groups |= wire.groups;
     verdict.any_data |= (wire.flags & kHasData) != 0;
     verdict.stop |= (wire.flags & kStop) != 0;
+    verdict.signal = stronger_signal(verdict.signal, static_cast<int>(wire.signal));
+    verdict.abandoned |= (wire.flags & kAbandoned) != 0;
     verdict.save |= (wire.flags & kSave) != 0;
     verdict.time_up |= (wire.flags & kTimeUp) != 0;
     if (!(wire.flags & kHasData)) verdict.dry_ranks.push_back(rank);

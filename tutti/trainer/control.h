@@ -26,6 +26,10 @@ class Control {
   virtual std::vector<std::string> all_gather(const std::string& what, const std::string& blob) = 0;
   // What this rank is doing ("validating 3/9"), for other ranks' errors. Cheap.
   virtual void set_phase(const std::string& phase) = 0;
+  // This rank was asked to stop: the others see stop_requested() within a moment, also in the middle
+  // of a validation. When all stop is decided by the next vote. Any thread.
+  virtual void request_stop() noexcept {}
+  virtual bool stop_requested() const noexcept { return false; }
   // Tells the others why this rank gives up; they throw it from their next wait.
   virtual void fail(const std::string& why) noexcept = 0;
   // Throws CommError if the side channel knows, or learns within `patience`, that a rank failed or
@@ -58,7 +62,9 @@ struct Vote {
   std::uint64_t groups = 0;  // bit i: this rank's losses belong to optimizer i
   double weight = 0;         // loss weight of this window on this rank
   bool has_data = false;
-  bool stop = false;           // a signal arrived here
+  bool stop = false;           // a signal arrived, here or at another rank
+  int signal = 0;              // the one that arrived here
+  bool abandoned = false;      // the window was left in the middle: nobody takes this step
   bool out_of_memory = false;  // the window could not be computed here
   bool bad_loss = false;       // NaN or infinity here
   bool save = false;           // a checkpoint is wanted
@@ -71,6 +77,8 @@ struct Verdict {
   std::uint64_t groups = 0;
   bool any_data = false;
   bool stop = false;
+  int signal = 0;  // what to stop for: to end it, if any rank was told so; else to come back
+  bool abandoned = false;
   bool save = false;
   bool time_up = false;
   std::vector<int> dry_ranks;
@@ -82,6 +90,10 @@ struct Verdict {
 // Throws CommError if ranks are at different steps, DataError if their plans differ; both name the
 // odd ranks.
 Verdict agree(Control& control, const Vote& vote);
+
+// Of the signals of two ranks (0: none): someone who ends the run (SIGINT, SIGTERM) is heeded before
+// a warning that it will be taken away.
+int stronger_signal(int a, int b);
 
 // "rank 1", "ranks 1, 3 and 7".
 std::string describe_ranks(const std::vector<int>& ranks);

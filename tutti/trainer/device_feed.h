@@ -3,18 +3,20 @@
 //   DeviceFeed feed(source.open(position), precision, device);
 //   while (auto batch = feed.next()) model.training_step(*batch);
 //
-// On a GPU a thread takes batches from the stream, pins what is not pinned yet, and copies (and
+// A thread takes batches from the stream. For a GPU it pins what is not pinned yet, and copies (and
 // casts, see Precision::prepare) on a queue of its own, beside what is being computed. One batch is
-// held ahead. A batch that does not fit on the
-// device is handed out as it came, so that whoever prepares it meets the error. On a CPU next() is
-// the stream's own.
+// held ahead. A batch that does not fit on the device is handed out as it came, so that whoever
+// prepares it meets the error.
 //
-// next() is for one thread; errors of the stream are thrown there. The stream is only used by the
-// feed's thread; the destructor waits for the batch it is at.
+// next() is for one thread; errors of the stream are thrown there. It can be given up while the data
+// is slow to come (a dead file server must not keep a run from stopping): `give_up` is asked ten
+// times a second. The destructor waits for the batch the thread is at, but not for long when next()
+// was given up: then the thread is left to the end of the process.
 #pragma once
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,27 +36,15 @@ class DeviceFeed {
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;
 
-  std::optional<Batch> next();  // empty: the stream is over
+  // Empty: the stream is over, or given_up().
+  std::optional<Batch> next(const std::function<bool()>& give_up = {});
+  bool given_up() const { return given_up_; }
+  void do_not_wait() { given_up_ = true; }  // in the destructor
 
  private:
-  struct Ahead {
-    std::optional<Batch> batch;
-    Mark copied;  // null: it is where it came from
-    std::exception_ptr error;
-  };
-  void feed();
-  Ahead take();
-
-  // Constant after construction.
-  const Precision precision_;
-  std::unique_ptr<BatchStream> stream_;
-  SideStream side_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Ahead> ahead_;  // guarded by mutex_
-  bool wanted_ = true;          // guarded by mutex_; the thread may take another
-  bool stopping_ = false;       // guarded by mutex_
+  struct Shared;
+  std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this
+  bool given_up_ = false;           // touched only by the thread that calls next()
   std::thread thread_;
 };
 

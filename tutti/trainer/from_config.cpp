@@ -221,6 +221,7 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
       t.gradient_clip_algorithm == "value" ? ClipAlgorithm::kValue : ClipAlgorithm::kNorm;
   out.loss_reduction =
       t.loss_average == "mean_of_means" ? LossReduction::kMeanOfMeans : LossReduction::kGlobal;
+  out.max_nonfinite_steps = t.max_nonfinite_steps;
   out.precision = parse_precision(t.precision.name);
   out.deterministic = t.deterministic.on || t.deterministic.warn_only;
   out.deterministic_warn_only = t.deterministic.warn_only;

@@ -18,8 +18,19 @@ namespace {
 
 // Batches per rank in the epoch, the same on every rank; empty for streams of unknown length.
 std::optional<std::int64_t> agree_on_length(Run& run) {
-  const auto mine = run.settings.limit_train_batches.of(run.in.train.num_batches(run.data_epoch()),
-                                                        "limit_train_batches");
+  auto there = run.in.train.batches_left({run.data_epoch(), 0, run.taken_before});
+  if (there) *there += run.first_batch;
+  const LoopSettings& settings = run.settings;
+  const char* key = settings.overfit_batches.value > 0 ? "overfit_batches" : "limit_train_batches";
+  const auto mine = settings.limit_train_batches.of(there, key);
+  if (there && *there == 0 && run.batch == 0)
+    throw DataError(fmt::format("epoch {}: the training data has no batch", run.epoch),
+                    "check dataset.train, and min_length and max_length of the batches");
+  if (mine && *mine == 0)
+    throw ConfigError(
+        fmt::format("trainer.{}: got {}, which is less than one of {} batches per rank", key,
+                    settings.limit_train_batches.value, *there),
+        "give a number of batches, or a larger fraction");
   const auto all = run.in.control.all_gather("epoch length", mine ? std::to_string(*mine) : "?");
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
@@ -36,39 +47,85 @@ void return_device_memory([[maybe_unused]] at::Device device) {
 #endif
 }
 
-void drop_step(Run& run, const Verdict& verdict, const Window& window) {
+// A step that is not taken leaves nothing behind but a count and a word in the log.
+void undo_step(Run& run, const Window& window) {
   discard_gradients(run);
+  restore_buffers(run, window.before);
   ++run.skipped;
-  const int rank = run.in.control.rank();
-  if (!verdict.out_of_memory_ranks.empty()) {
-    ++run.oom_in_a_row;
-    return_device_memory(run.device);
-    if (window.vote.out_of_memory)
-      log::error("rank {}: out of memory at step {} with utterances {}", rank, run.step,
-                 window.ids);
-    const std::string who = describe_ranks(verdict.out_of_memory_ranks);
-    if (run.oom_in_a_row >= run.settings.max_out_of_memory_steps)
-      throw DataError(fmt::format("{} ran out of memory in {} steps in a row (step {})", who,
-                                  run.oom_in_a_row, run.step),
-                      "use smaller batches (batch_bins) or drop the longest utterances");
-    log::warning("step {} dropped on all ranks: {} ran out of memory", run.step, who);
-    return;
-  }
+}
+
+// Skips, counts, and gives up after too many in a row; the same for losses and gradients, on every
+// device and in every precision. `what`: "the loss of rank 1".
+void count_bad_step(Run& run, const std::string& what, const std::string& blame) {
   ++run.bad_in_a_row;
-  if (window.vote.bad_loss)
-    log::error("rank {}: loss is not finite at step {} with utterances {}", rank, run.step,
-               window.ids);
-  const std::string who = describe_ranks(verdict.bad_loss_ranks);
+  if (!blame.empty()) log::error("rank {}: {}", run.in.control.rank(), blame);
   if (run.bad_in_a_row >= run.settings.max_nonfinite_steps)
-    throw DataError(fmt::format("the loss of {} was NaN or infinite in {} steps in a row (step {})",
-                                who, run.bad_in_a_row, run.step),
+    throw DataError(fmt::format("{} was NaN or infinite in {} steps in a row (step {})", what,
+                                run.bad_in_a_row, run.step),
                     "lower the learning rate, clip gradients, or look at the utterances above");
-  log::warning("step {} dropped on all ranks: the loss of {} is not finite", run.step, who);
+  log::warning("step {} dropped on all ranks: {} is not finite", run.step, what);
+}
+
+void drop_step(Run& run, const Verdict& verdict, const Window& window) {
+  undo_step(run, window);
+  if (verdict.out_of_memory_ranks.empty()) {
+    const std::string blame =
+        window.vote.bad_loss ? fmt::format("the loss is not finite at step {} with utterances {}",
+                                           run.step, window.bad_ids)
+                             : "";
+    return count_bad_step(run, "the loss of " + describe_ranks(verdict.bad_loss_ranks), blame);
+  }
+  ++run.oom_in_a_row;
+  return_device_memory(run.device);
+  if (window.vote.out_of_memory)
+    log::error("rank {}: out of memory at step {} with utterances {}", run.in.control.rank(),
+               run.step, window.bad_ids);
+  const std::string who = describe_ranks(verdict.out_of_memory_ranks);
+  if (run.oom_in_a_row >= run.settings.max_out_of_memory_steps)
+    throw DataError(fmt::format("{} ran out of memory in {} steps in a row (step {})", who,
+                                run.oom_in_a_row, run.step),
+                    "use smaller batches (batch_bins) or drop the longest utterances");
+  log::warning("step {} dropped on all ranks: {} ran out of memory", run.step, who);
+}
+
+// Whether the step was taken.
+bool update_or_drop(Run& run, const Verdict& verdict, const Window& window) {
+  if (verdict.drop_step()) {
+    drop_step(run, verdict, window);
+    return false;
+  }
+  const Update update = apply_update(run, verdict);
+  if (update == Update::kTaken) {
+    run.bad_in_a_row = run.oom_in_a_row = 0;
+    run.interval.add(window.sums);
+    ++run.step;
+    for (Callback* callback : run.in.callbacks) callback->on_step(run.moment());
+    return true;
+  }
+  undo_step(run, window);
+  if (update == Update::kOverflow) {
+    ++run.bad_in_a_row;
+    log::debug("step {} dropped on all ranks: overflow; loss scale {}", run.step,
+               run.scaler.scale());
+  } else if (update == Update::kNotFinite) {
+    Batch all;
+    all.utt_ids = window.ids;
+    count_bad_step(run, "a gradient",
+                   fmt::format("the gradients of step {} are not finite; it had utterances {}",
+                               run.step, all.describe_ids()));
+  }
+  return false;
+}
+
+// Nothing more in this epoch.
+bool enough_steps(const Run& run) {
+  return !run.stop_reason.empty() ||
+         (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps);
 }
 
 bool limits_reached(const Run& run) {
-  return !run.stop_reason.empty() ||
-         (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps) ||
+  return enough_steps(run) ||
+         (run.settings.max_seconds && run.seconds_before >= *run.settings.max_seconds) ||
          (run.settings.max_epochs >= 0 && run.epoch >= run.settings.max_epochs);
 }
 
@@ -80,7 +137,16 @@ FitResult finished(Run& run, FitEnd end, std::string reason) {
         log::info("wrote {}", path.filename().string());
   }
   for (Logger* logger : run.in.loggers) logger->flush();
-  return {end, run.epoch, run.step, run.skipped, std::move(reason), run.last_validation};
+  return {end,        run.epoch,          run.step, run.skipped, std::move(reason),
+          run.signal, run.last_validation};
+}
+
+// All ranks agreed to.
+FitResult stopped(Run& run) {
+  save(run, /*epoch_over=*/false);
+  return finished(run, run.signal == SIGINT ? FitEnd::kInterrupted : FitEnd::kPreempted,
+                  fmt::format("stopped by {} after step {}{}", signal_name(run.signal), run.step,
+                              run.settings.checkpoint_folder.empty() ? "" : "; checkpoint saved"));
 }
 
 HeldMemory held_memory(const Run& run) {
@@ -106,88 +172,98 @@ HeldMemory held_memory(const Run& run) {
   return held;
 }
 
+void begin_epoch(Run& run, std::int64_t epoch) {
+  run.epoch = epoch;
+  run.batch = run.first_batch = 0;
+  run.taken_before.clear();
+}
+
 FitResult train(Run& run) {
   Control& control = run.in.control;
   if (!run.resumed && run.settings.num_sanity_val_steps != 0 && run.in.valid) {
     const int n = run.settings.num_sanity_val_steps;
-    validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt, /*sanity_check=*/true);
+    if (!validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt,
+                  /*sanity_check=*/true))
+      return stopped(run);
   }
-  while (!limits_reached(run)) {
+  while (run.validation_pending || !limits_reached(run)) {
     const auto length = run.batches_in_epoch = agree_on_length(run);
-    DeviceFeed feed(run.in.train.open({run.data_epoch(), run.batch, control.world_size()}),
-                    run.precision, run.device);
+    check_validation_interval(run, length);
+    run.plan = run.in.train.first_plan_hash(run.position());
+    DeviceFeed feed(run.in.train.open(run.position()), run.precision, run.device);
+    const auto stop_here = [&] {
+      feed.do_not_wait();
+      return stopped(run);
+    };
     run.first_logged_batch = run.batch;
     bool told_dry = false;
     bool out_of_data = false;
-    while (!length || run.batch < *length) {
+    bool epoch_over = length && run.batch >= *length;
+    std::int64_t validated_step = -1;
+    if (run.validation_pending) {  // a signal came before it was done
+      if (!validate(run, std::nullopt, false)) return stop_here();
+      validated_step = run.step;
+      if (!epoch_over) save(run, false);
+    }
+    while (!epoch_over && !enough_steps(run)) {
       control.set_phase(fmt::format("epoch {} step {}", run.epoch, run.step));
       const auto window_start = std::chrono::steady_clock::now();
       const Window window = run_window(run, feed, length);
       const Verdict verdict = agree(control, window.vote);
-      if (!verdict.any_data) {
+      if (!verdict.any_data && !verdict.abandoned) {
         out_of_data = true;
         break;
       }
-      if (!verdict.dry_ranks.empty() && !std::exchange(told_dry, true))
+      if (!verdict.dry_ranks.empty() && !verdict.abandoned && !std::exchange(told_dry, true))
         log::warning("epoch {}: no data left on {} after {} batches; others go on without",
                      run.epoch, describe_ranks(verdict.dry_ranks), run.batch);
       for (std::size_t group = 0; group < run.optimizers.size(); ++group)
         if (verdict.groups >> group & 1)
           run.in.strategy.finish(group, (window.complete >> group & 1) != 0);
+      run.signal = verdict.signal;
+      if (verdict.abandoned) {  // as if it had not begun
+        discard_gradients(run);
+        restore_buffers(run, window.before);
+        restore_random_state(run, window.before.random);
+        return stop_here();
+      }
       const std::int64_t batch_before = run.batch;
       run.batch +=
           length ? std::min<std::int64_t>(run.settings.accumulate_grad_batches, *length - run.batch)
                  : run.settings.accumulate_grad_batches;
       ++run.window;
 
-      bool stepped = false;
-      if (verdict.drop_step()) {
-        drop_step(run, verdict, window);
-      } else if (apply_update(run, verdict)) {
-        stepped = true;
-        run.bad_in_a_row = run.oom_in_a_row = 0;
-        ++run.step;
-        for (Callback* callback : run.in.callbacks) callback->on_step(run.moment());
-      }
+      const bool stepped = update_or_drop(run, verdict, window);
       run.times.total +=
           std::chrono::duration<double>(std::chrono::steady_clock::now() - window_start).count();
       ++run.times.steps;
       const int log_every = run.settings.log_every_n_steps;
       if (stepped && log_every > 0 && run.step % log_every == 0) log_interval(run);
 
-      const bool epoch_over = length && run.batch >= *length;
-      if (verdict.stop) {
-        const int signal = run.in.signals ? run.in.signals->received() : 0;
-        save(run, /*epoch_over=*/false);
-        const std::string reason =
-            fmt::format("stopped by a signal after step {}; checkpoint saved", run.step);
-        return finished(run, signal == SIGINT ? FitEnd::kInterrupted : FitEnd::kPreempted, reason);
-      }
+      epoch_over = length && run.batch >= *length;
+      run.validation_pending = validation_due(run, length, batch_before, epoch_over);
+      if (verdict.stop) return stop_here();
       if (verdict.time_up) {
         save(run, false);
         return finished(run, FitEnd::kTimeUp, fmt::format("max_time after step {}", run.step));
       }
-      if (validation_due(run, length, batch_before, epoch_over)) {
-        validate(run, std::nullopt, false);
+      if (run.validation_pending) {
+        if (!validate(run, std::nullopt, false)) return stop_here();
         if (!epoch_over) save(run, false);
       } else if (stepped && !epoch_over &&
                  (verdict.save || (run.settings.save_every_n_steps > 0 &&
                                    run.step % run.settings.save_every_n_steps == 0))) {
         save(run, false);
       }
-      if (!run.stop_reason.empty() ||
-          (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps))
-        break;
     }
-    const bool complete = length ? run.batch >= *length : out_of_data;
-    if (out_of_data && validation_due(run, length, run.batch, true))
-      validate(run, std::nullopt, false);
+    const bool complete = epoch_over || out_of_data;
+    if (out_of_data && validated_step != run.step && validation_due(run, length, run.batch, true)) {
+      run.validation_pending = true;
+      if (!validate(run, std::nullopt, false)) return stop_here();
+    }
     summarise_epoch(run);
     save(run, complete);
-    if (complete) {
-      ++run.epoch;
-      run.batch = 0;
-    }
+    if (complete) begin_epoch(run, run.epoch + 1);
   }
   return finished(run, FitEnd::kDone,
                   run.stop_reason.empty() ? std::string("all done") : run.stop_reason);
@@ -245,6 +321,26 @@ static CheckpointStore::Options store_options(FitInputs& inputs) {
           }};
 }
 
+namespace {
+
+// From here on the loop answers signals, to the end of the scope.
+class LookedAt {
+ public:
+  explicit LookedAt(FitInputs& inputs) : signals_(inputs.signals) {
+    if (signals_) signals_->started([&control = inputs.control] { control.request_stop(); });
+  }
+  ~LookedAt() {
+    if (signals_) signals_->ended();
+  }
+  LookedAt(const LookedAt&) = delete;
+  LookedAt& operator=(const LookedAt&) = delete;
+
+ private:
+  StopSignals* signals_;
+};
+
+}  // namespace
+
 Run::Run(FitInputs& inputs)
     : in(inputs),
       settings(validated(inputs.settings)),
@@ -279,7 +375,12 @@ FitResult fit(FitInputs& inputs) {
     if ((run.is_main() || strategy.placements()) && !run.settings.checkpoint_folder.empty())
       run.store =
           std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
+    if (run.resumed)
+      for (Logger* logger : run.in.loggers) logger->rewind(run.step, run.validation_pending);
     if (run.is_main()) log::info("{}", describe_run(run));
+    run.started = run.last_save = std::chrono::steady_clock::now();
+    if (inputs.begins) inputs.begins();
+    const LookedAt looked_at(inputs);
     FitResult result = train(run);
     result.memory = held_memory(run);
     run.store.reset();
@@ -294,11 +395,11 @@ FitResult fit(FitInputs& inputs) {
   }
 }
 
-ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner) {
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner, int requeue_signal) {
   if (rank == 0) log::info("{}", result.reason);
   if (result.end == FitEnd::kInterrupted) return ExitCode::kInterrupted;
   if (result.end != FitEnd::kPreempted) return ExitCode::kDone;
-  if (rank == 0) requeue_under_slurm(runner);
+  if (rank == 0) requeue_if_wanted(result.signal, requeue_signal, runner);
   return ExitCode::kStoppedResumable;
 }
 

@@ -15,6 +15,7 @@
 // CommError (a rank is gone), IoError (checkpoints cannot be written).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,13 +60,15 @@ struct FitInputs {
   std::vector<Criterion> criteria;  // which checkpoints are the best
   std::vector<Callback*> callbacks = {};
   std::vector<Logger*> loggers = {};  // rank 0 only
-  const StopSignals* signals = nullptr;
+  StopSignals* signals = nullptr;
+  // Called when everything is loaded and the first step is about to be made.
+  std::function<void()> begins = {};
 };
 
 enum class FitEnd {
   kDone,        // max_epochs, max_steps, or a callback said so
   kTimeUp,      // max_time
-  kPreempted,   // SIGTERM, SIGUSR1: saved, resumable
+  kPreempted,   // SIGTERM, SIGUSR1 or the requeue signal: saved, resumable
   kInterrupted  // SIGINT: saved, resumable
 };
 
@@ -83,14 +86,16 @@ struct FitResult {
   std::int64_t steps = 0;   // optimizer steps
   std::int64_t skipped_steps = 0;
   std::string reason;  // for people
+  int signal = 0;      // that stopped it
   Metrics last_validation;
   HeldMemory memory;
 };
 
 FitResult fit(FitInputs& inputs);
 
-// What a rank does after fit(): the exit code (0, 85 or 130), and, when a signal stopped the run
-// under Slurm, rank 0's request to be requeued.
-ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner);
+// What a rank does after fit(): the exit code (0, 85 or 130), and under Slurm, when the requeue
+// signal or a preemption stopped the run, rank 0's request to be requeued.
+ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner,
+                  int requeue_signal = SIGUSR1);
 
 }  // namespace tutti::trainer

@@ -1,4 +1,5 @@
 // What people and loggers see.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,10 +134,13 @@ std::string describe_run(const Run& run) {
     for (const auto& [name, placement] : *parts)
       trainable += c10::multiply_integers(placement.shape);
   }
-  return fmt::format("training: {} parameters, strategy {}, {} rank{}, precision {}, device {}",
-                     trainable, run.in.strategy.name(), run.in.control.world_size(),
-                     run.in.control.world_size() == 1 ? "" : "s", to_string(run.precision.mode()),
-                     run.device.str());
+  const int threads = at::get_num_threads();
+  return fmt::format(
+      "training: {} parameters, strategy {}, {} rank{}, precision {}, device {}{}", trainable,
+      run.in.strategy.name(), run.in.control.world_size(),
+      run.in.control.world_size() == 1 ? "" : "s", to_string(run.precision.mode()),
+      run.device.str(),
+      run.device.is_cpu() ? fmt::format(" ({} thread{})", threads, threads == 1 ? "" : "s") : "");
 }
 
 }  // namespace tutti::trainer

@@ -8,22 +8,11 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/random.h"
+#include "tutti/trainer/checkpoint/lightning.h"
 #include "tutti/trainer/run.h"
 
 namespace tutti::trainer {
 namespace {
-
-at::Tensor generator_state(at::Device device) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(at::Device device, const at::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
 
 std::string bytes_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.contiguous();
@@ -91,61 +80,116 @@ class Snapshot {
   std::optional<at::Device> device_;
 };
 
-// One blob per rank, so that a run resumed with the same world size draws the same numbers.
-std::vector<std::string> gather_random_states(Run& run) {
-  std::string mine = bytes_of(generator_state(at::kCPU));
-  const auto cpu_bytes = static_cast<std::uint32_t>(mine.size());
-  mine.insert(0, reinterpret_cast<const char*>(&cpu_bytes), sizeof(cpu_bytes));
-  if (run.device.is_cuda()) mine += bytes_of(generator_state(run.device));
-  return run.in.control.all_gather("random state", mine);
+// `fit.ckpt_path`: a checkpoint, a folder of checkpoints, an experiment with one, or a .ckpt.
+std::filesystem::path named_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  if (fs::exists(path / "COMPLETE")) return fs::canonical(path);
+  if (fs::is_regular_file(path)) return path;  // Lightning's
+  for (const fs::path& folder : {path, path / "checkpoints"})
+    if (const auto newest = CheckpointStore::newest_folder(folder)) return *newest;
+  throw ConfigError("fit.ckpt_path: there is no whole checkpoint in " + path.string(),
+                    "name a folder such as exp/asr/checkpoints or .../step-00001200");
 }
 
-void restore_random_state(Run& run, const std::string& blob) {
-  std::uint32_t cpu_bytes = 0;
-  if (blob.size() < sizeof(cpu_bytes)) throw DataError("the checkpoint's random state is damaged");
-  std::memcpy(&cpu_bytes, blob.data(), sizeof(cpu_bytes));
-  if (cpu_bytes > blob.size() - sizeof(cpu_bytes))
-    throw DataError("the checkpoint's random state is damaged");
-  set_generator_state(at::kCPU, tensor_of(blob.substr(sizeof(cpu_bytes), cpu_bytes)));
-  const std::string rest = blob.substr(sizeof(cpu_bytes) + cpu_bytes);
-  if (run.device.is_cuda() && !rest.empty()) set_generator_state(run.device, tensor_of(rest));
-}
-
-// The newest checkpoint, or the one asked for, as far as this rank needs it.
-std::optional<CheckpointStore::Found> find_checkpoint(Run& run) {
+// Where to go on from: this run's own newest checkpoint if it has one (a job that was requeued must
+// not lose what it did), else the one that was asked for. Empty: nowhere. Rank 0 checks for all.
+std::string choose_checkpoint(Run& run) {
   const LoopSettings& settings = run.settings;
-  const bool newest = settings.resume == "auto";
-  const Placements* placements = run.in.strategy.placements();
-  if (!placements) {
-    std::optional<CheckpointStore::Found> found;
-    if (newest)
-      found = CheckpointStore::newest(settings.checkpoint_folder);
-    else
-      found = CheckpointStore::Found{settings.resume, read_checkpoint(settings.resume)};
-    // Ranks read the folder by themselves; a file system that shows them different things is named.
-    const std::string seen = found ? found->folder.filename().string() : "none";
-    const auto all = run.in.control.all_gather("checkpoint to resume", seen);
-    for (std::size_t rank = 1; rank < all.size(); ++rank)
-      if (all[rank] != all[0])
-        throw DataError(fmt::format("rank {} would resume from '{}', rank 0 from '{}'", rank,
-                                    all[rank], all[0]),
-                        "default_root_dir must be on a file system all nodes share");
-    return found;
-  }
-  // Rank 0 checks the files for all; then each reads only its parts.
   std::string chosen;
-  if (run.is_main() && newest) {
-    if (const auto folder = CheckpointStore::newest_folder(settings.checkpoint_folder))
-      chosen = folder->filename().string();
-  } else if (run.is_main()) {
-    check_checkpoint(settings.resume);
-    chosen = settings.resume;
+  if (run.is_main()) {
+    const bool named = settings.resume != "auto" && settings.resume != "never";
+    if (const auto own = CheckpointStore::newest_folder(settings.checkpoint_folder)) {
+      chosen = own->string();
+      if (named) log::info("fit.ckpt_path is passed over: this run has checkpoints of its own");
+    } else if (named) {
+      chosen = named_checkpoint(settings.resume).string();
+    }
   }
-  chosen = run.in.control.all_gather("checkpoint to resume", chosen)[0];
-  if (chosen.empty()) return std::nullopt;
-  const std::filesystem::path folder =
-      newest ? settings.checkpoint_folder / chosen : std::filesystem::path(chosen);
-  return CheckpointStore::Found{folder, read_checkpoint_parts(folder, part_ranges(*placements))};
+  return run.in.control.all_gather("checkpoint to resume", chosen)[0];
+}
+
+Checkpoint lightning_checkpoint(Run& run, const std::filesystem::path& path) {
+  if (run.in.strategy.placements() || run.optimizers.size() > 1)
+    throw ConfigError(
+        "fit.ckpt_path: a .ckpt can be continued with one optimizer and whole weights",
+        "begin with trainer.strategy: ddp, then go on with fsdp from tutti's own "
+        "checkpoint");
+  LightningFile file =
+      read_lightning(path, unique_parameters(run.in.model.named_parameters()).tensors,
+                     unique_parameters(run.in.model.named_buffers()).tensors);
+  if (file.inside_epoch && run.is_main())
+    log::warning("{} was made in the middle of an epoch, which begins anew", path.string());
+  Json& t = file.checkpoint.trainer;
+  t.update({{"batch", 0},
+            {"window", t.at("step")},
+            {"skipped", 0},
+            {"world_size", run.in.control.world_size()},
+            {"accumulate", run.settings.accumulate_grad_batches},
+            {"scaler", Json::object()},
+            {"optimizers", Json::object()},
+            {"epoch_sums", Json::object()},
+            {"callbacks", Json::object()}});
+  return std::move(file.checkpoint);
+}
+
+// As far as this rank needs it.
+std::optional<CheckpointStore::Found> find_checkpoint(Run& run) {
+  const std::filesystem::path folder = choose_checkpoint(run);
+  if (folder.empty()) return std::nullopt;
+  if (std::filesystem::is_regular_file(folder))
+    return CheckpointStore::Found{folder, lightning_checkpoint(run, folder)};
+  if (!std::filesystem::exists(folder / "COMPLETE"))
+    throw DataError(fmt::format("rank {} does not see {}, from which rank 0 resumes",
+                                run.in.control.rank(), folder.string()),
+                    "default_root_dir must be on a file system all nodes share");
+  if (const Placements* placements = run.in.strategy.placements())
+    return CheckpointStore::Found{folder, read_checkpoint_parts(folder, part_ranges(*placements))};
+  return CheckpointStore::Found{folder, read_checkpoint(folder)};
+}
+
+// Where in the epoch the run goes on. Ranks of another number took batches of their own size: what
+// they left is dealt out over today's.
+void restore_position(Run& run, const Json& t) {
+  const int old_world = t.at("world_size");
+  const int world = run.in.control.world_size();
+  for (const Json& part : t.value("taken", Json::array()))
+    run.taken_before.push_back({part.at(0), part.at(1)});
+  if (!t.contains("taken") && run.batch > 0) run.taken_before.push_back({old_world, run.batch});
+  if (run.taken_before.empty()) return;
+  if (old_world == world) {
+    run.first_batch = t.value("first_batch", std::int64_t{0});
+    if (run.batch > run.first_batch) run.taken_before.pop_back();  // our own
+  } else {
+    std::int64_t consumed = 0;
+    for (const Taken& part : run.taken_before) consumed += part.world_size * part.batches;
+    run.batch = run.first_batch = consumed / world;
+  }
+  if (!t.contains("plan") || run.in.train.first_plan_hash(run.position()) == t.at("plan")) return;
+  if (run.is_main())
+    log::warning(
+        "epoch {}: its batches are not those of the checkpoint (other data, batch sizes or seed), "
+        "so the place in it is lost; the epoch begins anew",
+        run.epoch);
+  run.batch = run.first_batch = 0;
+  run.taken_before.clear();
+}
+
+// Resuming with other numbers is allowed; what it means for the training must be said.
+void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
+  const int world = run.in.control.world_size();
+  const int accumulate = run.settings.accumulate_grad_batches;
+  if (old_world != world)
+    log::info(
+        "{} rank{} instead of {}: what is left of epoch {} is dealt out anew, each utterance "
+        "once; dropout masks will differ",
+        world, world == 1 ? "" : "s", old_world, run.epoch);
+  const double ratio = static_cast<double>(world) * accumulate / (old_world * old_accumulate);
+  if (ratio == 1.0) return;
+  log::warning(
+      "a step now takes {} x {} batches (ranks x accumulate_grad_batches), before {} x {}: {:.3g} "
+      "times as many utterances per step, at the same learning rate. To keep the batch, set "
+      "trainer.accumulate_grad_batches: {:.3g}; or scale optimizer.lr by {:.3g} (linear rule)",
+      world, accumulate, old_world, old_accumulate, ratio, accumulate / ratio, ratio);
 }
 
 }  // namespace
@@ -169,13 +213,17 @@ void seed_everything(Run& run) {
 void save(Run& run, bool epoch_over) {
   if (run.settings.checkpoint_folder.empty()) return;
   const Metrics metrics = std::exchange(run.unsaved_validation, {});
-  if (run.saved_step == run.step && metrics.empty() && !epoch_over) return;
+  if (run.saved_step == run.step && metrics.empty() && !epoch_over &&
+      run.saved_pending == run.validation_pending)
+    return;
   run.in.control.set_phase(fmt::format("saving step {}", run.step));
-  const auto random_states = gather_random_states(run);
+  // One blob per rank, so that a run resumed with the same world size draws the same numbers.
+  const auto random_states = run.in.control.all_gather("random state", random_state(run));
   // Train sums of other ranks would be lost with their processes.
   MetricSums total = run.epoch_sums;
   total.add(run.interval.merged(run.in.control, "metrics"));
   run.saved_step = run.step;
+  run.saved_pending = run.validation_pending;
   run.last_save = std::chrono::steady_clock::now();
   if (!run.store) return;
 
@@ -192,8 +240,18 @@ void save(Run& run, bool epoch_over) {
   for (std::size_t rank = 0; rank < random_states.size(); ++rank)
     checkpoint.extra[fmt::format("random/{}", rank)] = tensor_of(random_states[rank]);
   const auto world = run.in.control.world_size();
+  Json taken = Json::array();
+  for (const Taken& part : run.taken_before) taken.push_back({part.world_size, part.batches});
+  if (run.batch > run.first_batch) taken.push_back({world, run.batch - run.first_batch});
   checkpoint.trainer = {{"epoch", epoch_over ? run.epoch + 1 : run.epoch},
                         {"batch", epoch_over ? 0 : run.batch},
+                        {"first_batch", epoch_over ? 0 : run.first_batch},
+                        {"taken", epoch_over ? Json::array() : taken},
+                        {"plan", run.plan},
+                        {"validation_pending", run.validation_pending},
+                        {"seconds", run.seconds()},
+                        {"accumulate", run.settings.accumulate_grad_batches},
+                        {"bad_in_a_row", run.bad_in_a_row},
                         {"world_size", world},
                         {"step", run.step},
                         {"window", run.window},
@@ -242,13 +300,15 @@ bool restore(Run& run) {
   run.window = t.at("window");
   run.skipped = t.at("skipped");
   run.saved_step = run.step;
+  run.saved_pending = t.value("validation_pending", false);
   run.scaler.load(t.at("scaler"));
   run.epoch_sums = MetricSums::from_json(t.at("epoch_sums"));
+  run.validation_pending = run.saved_pending;
+  run.seconds_before = t.value("seconds", 0.0);
+  run.bad_in_a_row = t.value("bad_in_a_row", 0);
   const int old_world = t.at("world_size");
   const int world = run.in.control.world_size();
-  // The epoch's global list is consumed up to batch x old_world; up to world - 1 batches are left
-  // out so that all ranks start at the same place.
-  run.batch = (run.batch * old_world + world - 1) / world;
+  restore_position(run, t);
   const auto random = checkpoint.extra.find(fmt::format("random/{}", run.in.control.rank()));
   if (old_world == world && random != checkpoint.extra.end())
     restore_random_state(run, bytes_of(random->second));
@@ -256,9 +316,7 @@ bool restore(Run& run) {
   if (run.is_main()) {
     log::info("resumed from {}: epoch {}, batch {}, step {}", found->folder.string(), run.epoch,
               run.batch, run.step);
-    if (old_world != world)
-      log::info("the world size changed from {} to {}: dropout masks will differ", old_world,
-                world);
+    tell_about_batch(run, old_world, t.value("accumulate", 1));
   }
   return true;
 }

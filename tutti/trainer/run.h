@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/trainer/device_feed.h"
@@ -26,6 +27,13 @@ struct StepTimes {
   double audio_seconds = 0, items = 0;
 };
 
+// What a window changes before it is known whether its step is taken: running statistics in buffers,
+// and the random numbers drawn. See rollback.cpp.
+struct RollbackPoint {
+  NamedTensors buffers;  // copies
+  std::string random;
+};
+
 struct Run {
   explicit Run(FitInputs& inputs);
 
@@ -40,20 +48,31 @@ struct Run {
 
   // What a checkpoint holds beside tensors.
   std::int64_t epoch = 0;
-  std::int64_t batch = 0;   // micro-batches of this epoch behind us, per rank
+  std::int64_t batch = 0;  // micro-batches of this epoch behind us, per rank
+  // Of them, by ranks of other numbers before the run was continued: in today's count, and exactly.
+  std::int64_t first_batch = 0;
+  std::vector<Taken> taken_before;
   std::int64_t step = 0;    // optimizer steps taken
   std::int64_t window = 0;  // votes taken: steps and dropped steps
   std::int64_t skipped = 0;
   int bad_in_a_row = 0;
   int oom_in_a_row = 0;
-  MetricSums interval;    // since the last log line, this rank
-  MetricSums epoch_sums;  // since the epoch's start, all ranks
+  // The last step is followed by a validation that was not made or not finished when a signal came.
+  bool validation_pending = false;
+  double seconds_before = 0;  // of training, in processes before this one
+  MetricSums interval;        // since the last log line, this rank
+  MetricSums epoch_sums;      // since the epoch's start, all ranks
 
   // Not saved.
   bool resumed = false;
+  bool told_stop = false;       // the other ranks know of our signal
+  bool names_known = false;     // the metrics that are monitored exist
+  int signal = 0;               // the one all ranks stop for
   double reference_weight = 1;  // a power of two near the last global weight; see window.cpp
   std::int64_t first_logged_batch = 0;
   std::int64_t saved_step = -1;
+  bool saved_pending = false;
+  std::uint64_t plan = 0;  // with which the epoch began
   StepTimes times;
   Metrics extra_metrics;
   Metrics last_validation;
@@ -64,6 +83,17 @@ struct Run {
   std::chrono::steady_clock::time_point last_save = started;
 
   bool is_main() const { return in.control.rank() == 0; }
+  double seconds() const {  // of training, over all processes
+    return seconds_before +
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  }
+  int own_signal() const { return in.signals ? in.signals->received() : 0; }
+  // Cheap; the other ranks are told of a signal at once.
+  bool stop_wanted() {
+    if (own_signal() != 0 && !std::exchange(told_stop, true)) in.control.request_stop();
+    return told_stop || in.control.stop_requested();
+  }
+  Position position() const { return {data_epoch(), batch - first_batch, taken_before}; }
   // Overfitting sees the same batches again and again.
   std::int64_t data_epoch() const { return settings.overfit_batches.value > 0 ? 0 : epoch; }
   // With one rank and one micro-batch per step the batch's mean is the global mean already.
@@ -79,19 +109,35 @@ struct Run {
 // window.cpp: forward and backward over the micro-batches of one optimizer step.
 struct Window {
   Vote vote;
+  RollbackPoint before;
+  MetricSums sums;             // for the log, if the step is taken
   std::uint64_t complete = 0;  // bit i: optimizer i's gradients come from a whole armed backward
   std::int64_t micro_batches = 0;
-  std::string ids;  // of the batch that went wrong
+  std::string bad_ids;           // of the batch that went wrong
+  std::vector<std::string> ids;  // of all batches
   double data_seconds = 0;
 };
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch);
 
-// update.cpp: from summed gradients to new weights. False when the step was skipped.
-bool apply_update(Run& run, const Verdict& verdict);
+// update.cpp: from summed gradients to new weights.
+enum class Update {
+  kTaken,
+  kNothing,    // no rank's loss had weight
+  kOverflow,   // the loss scale was too large, and is smaller now
+  kNotFinite,  // NaN or infinity in a gradient, which no scale explains
+};
+Update apply_update(Run& run, const Verdict& verdict);
 void discard_gradients(Run& run);
 
-// validate.cpp
-void validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check);
+// rollback.cpp
+RollbackPoint rollback_point(Run& run);
+void restore_buffers(Run& run, const RollbackPoint& point);
+std::string random_state(Run& run);
+void restore_random_state(Run& run, const std::string& state);
+
+// validate.cpp. False: a signal came, and all ranks left it.
+bool validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check);
+void check_validation_interval(const Run& run, std::optional<std::int64_t> batches_in_epoch);
 bool validation_due(const Run& run, std::optional<std::int64_t> batches_in_epoch,
                     std::int64_t batch_before, bool epoch_over);
 

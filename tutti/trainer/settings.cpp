@@ -37,11 +37,17 @@ LoopSettings validated(LoopSettings s) {
   check_amount(s.limit_val_batches, "limit_val_batches");
   check_amount(s.val_check_interval, "val_check_interval");
   check_amount(s.overfit_batches, "overfit_batches");
+  check(s.limit_train_batches.value > 0 || s.fast_dev_run > 0 || s.overfit_batches.value > 0,
+        "trainer.limit_train_batches: got 0, so nothing would be trained",
+        "leave it out, or give a number of batches (1) or a fraction (0.1) of the epoch");
+  check(s.val_check_interval.value > 0, "trainer.val_check_interval: got 0, expected more",
+        "set limit_val_batches: 0 to turn validation off");
   check(s.check_val_every_n_epoch || !s.val_check_interval.is_fraction,
         "trainer.val_check_interval: a fraction needs epochs, but check_val_every_n_epoch is null",
         "give val_check_interval a number of batches");
   if (s.fast_dev_run > 0) {
     s.limit_train_batches = s.limit_val_batches = Amount::count(s.fast_dev_run);
+    s.val_check_interval = Amount::fraction(1);
     s.max_steps = s.fast_dev_run;
     s.max_epochs = 1;
     s.num_sanity_val_steps = 0;

@@ -1,9 +1,9 @@
-// From summed gradients to new weights: the true average, clipping, the step.
+// From summed gradients to new weights: the true average, clipping, the step, or no step where a
+// gradient is not a number.
 #include <torch/torch.h>
 
 #include <cmath>
 
-#include "tutti/core/log.h"
 #include "tutti/trainer/run.h"
 
 namespace tutti::trainer {
@@ -15,40 +15,28 @@ double reference_for(double weight) {
 }
 
 struct Clipped {
-  double factor = 1;         // to multiply gradients with
-  at::Tensor device_factor;  // and this, if defined: a GPU's own decision
-  bool finite = true;        // false: the step must be skipped
+  double factor = 1;   // to multiply gradients with
+  bool finite = true;  // false: the step must be skipped
 };
 
-// Clips by norm without waiting for a GPU: there the factor stays a tensor.
+// The norm is waited for, on a GPU too: a step with a NaN in it must not be taken, and that is known
+// only when the gradients are there. The GPU pauses for the launch of the optimizer's kernels.
 Clipped clip(Run& run, const OptimizerSlot& slot, std::vector<at::Tensor>& gradients,
              double average) {
   const double limit = slot.clip_val;
-  const bool by_norm = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kNorm;
-  const bool by_value = limit > 0 && slot.clip_algorithm == ClipAlgorithm::kValue;
-  Clipped result;
-  result.factor = average;
-  at::Tensor norm;
-  if (by_norm || run.scaler.enabled())  // also without gradients here: it may be a sum over ranks
-    norm = run.in.strategy.squared_norm(gradients).sqrt() * average;
+  Clipped result{.factor = average};
+  // Also without gradients here: it may be a sum over ranks.
+  const at::Tensor squared = run.in.strategy.squared_norm(gradients);
   if (gradients.empty() && !run.in.strategy.placements()) return result;
-  if (norm.defined() && (norm.device().is_cpu() || run.scaler.enabled())) {
-    const double value = norm.item<double>();
-    result.finite = std::isfinite(value);
-    if (by_norm) {
-      run.extra_metrics[slot.name.empty() ? "train/grad_norm" : "train/grad_norm/" + slot.name] =
-          value;
-      result.factor = average * std::min(1.0, limit / (value + 1e-6));
-      return result;
-    }
-  }
-  if (by_value) {
+  const double norm = squared.sqrt().item<double>() * average;
+  result.finite = std::isfinite(norm);
+  run.extra_metrics[slot.name.empty() ? "train/grad_norm" : "train/grad_norm/" + slot.name] = norm;
+  if (limit > 0 && slot.clip_algorithm == ClipAlgorithm::kNorm)
+    result.factor = average * std::min(1.0, limit / (norm + 1e-6));
+  if (limit > 0 && slot.clip_algorithm == ClipAlgorithm::kValue) {
     for (at::Tensor& gradient : gradients) gradient.mul_(average).clamp_(-limit, limit);
     result.factor = 1;
   }
-  if (!by_norm) return result;
-  // Infinite or NaN norms give a factor of 0 or NaN; gradients of NaN stay NaN, as in torch.
-  result.device_factor = (limit / (norm + 1e-6)).clamp_max(1.0);
   return result;
 }
 
@@ -58,13 +46,12 @@ void discard_gradients(Run& run) {
   for (OptimizerSlot& slot : run.optimizers) slot.optimizer->zero_grad();
 }
 
-bool apply_update(Run& run, const Verdict& verdict) {
+Update apply_update(Run& run, const Verdict& verdict) {
   torch::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
   if (verdict.contributing == 0) {
     discard_gradients(run);
-    ++run.skipped;
-    return false;
+    return Update::kNothing;
   }
   const double average =
       (run.weighs_losses() ? run.reference_weight / verdict.total_weight
@@ -81,29 +68,26 @@ bool apply_update(Run& run, const Verdict& verdict) {
     factors[i] = clip(run, run.optimizers[i], gradients, average);
     finite &= factors[i].finite;
   }
-  bool take = finite;
+  Update result = finite ? Update::kTaken : Update::kNotFinite;
   if (run.scaler.enabled()) {
-    take = run.scaler.update(finite);
+    // Below 1 no scale is to blame.
+    if (!finite && run.scaler.scale() > 1) result = Update::kOverflow;
+    run.scaler.update(finite);
     run.extra_metrics["train/loss_scale"] = run.scaler.scale();
-  } else if (!finite) {
-    ++run.bad_in_a_row;
-    log::warning("step {} dropped on all ranks: the gradient norm is not finite", run.step);
   }
-  if (take)
+  if (finite)
     for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
       if (!(verdict.groups >> i & 1)) continue;
       OptimizerSlot& slot = run.optimizers[i];
       slot.optimizer->step(
           slot.schedule.lr(slot.schedule.options().by_epoch ? run.epoch : run.step),
-          factors[i].factor, factors[i].device_factor);
+          factors[i].factor);
     }
-  else
-    ++run.skipped;
   discard_gradients(run);
   run.reference_weight = reference_for(verdict.total_weight);
   run.times.optimizer +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return take;
+  return result;
 }
 
 }  // namespace tutti::trainer

@@ -90,7 +90,7 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
   const LossCheck check(losses, output.weight);
   if (on_cpu && !check.all_finite()) {
     window.vote.bad_loss = true;
-    window.ids = batch.describe_ids();
+    window.bad_ids = batch.describe_ids();
     return false;
   }
 
@@ -116,11 +116,11 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
   run.times.backward += seconds_since(backward_start);
   if (!on_cpu && !check.all_finite()) {
     window.vote.bad_loss = true;
-    window.ids = batch.describe_ids();
+    window.bad_ids = batch.describe_ids();
     return true;
   }
   window.vote.weight += output.weight;
-  run.interval.add("train/", output);
+  window.sums.add("train/", output);
   return true;
 }
 
@@ -132,7 +132,7 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     window.vote.out_of_memory = true;
-    window.ids = batch.describe_ids();
+    window.bad_ids = batch.describe_ids();
     window.complete = 0;
     return false;
   }
@@ -142,11 +142,11 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
 
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch) {
   Window window;
+  window.before = rollback_point(run);
   window.vote.step = run.window;
   window.vote.plan_hash = run.in.train.plan_hash(run.data_epoch());
-  window.vote.stop = run.in.signals && run.in.signals->received() != 0;
-  window.vote.time_up = run.settings.max_seconds && run.is_main() &&
-                        seconds_since(run.started) >= *run.settings.max_seconds;
+  window.vote.time_up =
+      run.settings.max_seconds && run.is_main() && run.seconds() >= *run.settings.max_seconds;
   window.vote.save = run.settings.save_every_seconds > 0 && run.is_main() &&
                      seconds_since(run.last_save) >= run.settings.save_every_seconds;
 
@@ -159,8 +159,11 @@ Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batche
     std::optional<Batch> batch;
     if (going_on) {
       const auto data_start = Clock::now();
-      batch = feed.next();
+      batch = feed.next([&run] { return run.stop_wanted(); });
       window.data_seconds += seconds_since(data_start);
+      // What is not begun is not waited for.
+      window.vote.abandoned = feed.given_up() || run.stop_wanted();
+      if (window.vote.abandoned) batch.reset();
     }
     // Where ranks meet in every pass, one that has nothing to compute still goes through it.
     if (!batch && !strategy.lockstep()) break;
@@ -171,6 +174,7 @@ Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batche
     if (batch) window.vote.has_data = true;
     // A batch of nothing: the epoch's last group had fewer utterances than ranks. It has no weight.
     if (batch && !batch->tensors.empty()) {
+      window.ids.insert(window.ids.end(), batch->utt_ids.begin(), batch->utt_ids.end());
       run.times.audio_seconds += batch->audio_seconds;
       run.times.items += static_cast<double>(batch->utt_ids.size());
       ++run.times.batches;
@@ -184,6 +188,8 @@ Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batche
   // Without a whole armed backward (nothing to compute, NaN, out of memory) this rank still takes
   // part in the sums: with what it has, or zeros.
   run.times.data += window.data_seconds;
+  window.vote.stop = run.stop_wanted();
+  window.vote.signal = run.own_signal();
   return window;
 }
 

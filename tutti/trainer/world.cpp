@@ -25,6 +25,8 @@ class PlaneControl final : public Control {
     return plane_->all_gather(blob, what);
   }
   void set_phase(const std::string& phase) override { plane_->set_phase(phase); }
+  void request_stop() noexcept override { plane_->request_stop(); }
+  bool stop_requested() const noexcept override { return plane_->stop_requested(); }
   void fail(const std::string& why) noexcept override {
     if (!plane_->failure()) plane_->last_words(why);
   }

@@ -51,7 +51,7 @@ Schema<TrainingFile> training_schema() {
   s.field("parallel", &S::parallel, kParallelDoc);
   s.field("dataloader", &S::dataloader, "how batches are made");
   s.field("trainer", &S::trainer, "one model, many ranks");
-  s.field("fit", &S::fit, "{ckpt_path: last | FOLDER}: where to go on from");
+  s.field("fit", &S::fit, "{ckpt_path: last | FOLDER | FILE.ckpt | never}: where to go on from");
   s.field("stage_log_mode", &S::stage_log_mode, "who writes train.log",
           {.one_of = {"rank0", "per_rank"}});
   s.field("stage_log_dirs", &S::stage_log_dirs, "folder of each stage's log");

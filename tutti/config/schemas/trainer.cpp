@@ -22,6 +22,9 @@ void add_where_and_how(Schema<S>& s) {
   s.field("deterministic", &S::deterministic, "the same bits on every run, at some cost");
   s.field("timeout", &S::timeout,
           "how long ranks wait for one another before the missing one is named");
+  s.field("requeue_signal", &S::requeue_signal,
+          "on which Slurm is asked to requeue the job; null: never",
+          {.one_of = {"SIGUSR1", "SIGUSR2", "SIGHUP"}});
 }
 
 void add_how_long(Schema<S>& s) {
@@ -54,6 +57,10 @@ void add_updates(Schema<S>& s) {
   s.field("loss_average", &S::loss_average,
           "global: over the true weight of all ranks; mean_of_means: as Lightning does",
           {.one_of = {"global", "mean_of_means"}});
+  s.field("max_nonfinite_steps", &S::max_nonfinite_steps,
+          "steps in a row that are dropped because a loss or gradient is NaN or infinite; then it "
+          "is an error",
+          {.min = 1, .unit = "updates"});
 }
 
 void add_output(Schema<S>& s) {

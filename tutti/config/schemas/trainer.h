@@ -39,6 +39,7 @@ struct TrainerSettings {
   std::optional<double> gradient_clip_val;
   std::string gradient_clip_algorithm = "norm";
   std::string loss_average = "global";
+  int max_nonfinite_steps = 100;
 
   Deterministic deterministic;
   int log_every_n_steps = 50;
@@ -47,6 +48,7 @@ struct TrainerSettings {
   Node callbacks;  // a list of `_target_` nodes
   std::string default_root_dir;
   Duration timeout{1800};
+  std::optional<std::string> requeue_signal = "SIGUSR1";
 };
 Schema<TrainerSettings> trainer_schema();
 

@@ -69,6 +69,26 @@ std::size_t round_up(std::size_t n, std::size_t multiple) {
 
 }  // namespace
 
+EpochPlan deal_again(const EpochPlan& plan, std::uint64_t taken, int world, bool global_batches) {
+  const auto old_world = static_cast<std::size_t>(plan.world());
+  const auto new_world = static_cast<std::size_t>(world);
+  BatchList left;
+  if (global_batches) {
+    std::vector<std::uint32_t> whole;
+    for (std::uint64_t group = taken; group < plan.num_groups(); ++group) {
+      whole.clear();
+      for (int rank = 0; rank < plan.world(); ++rank)
+        for (const std::uint32_t item : plan.batch(group, rank)) whole.push_back(item);
+      left.add(whole);
+    }
+    return {deal_out(left, new_world), world};
+  }
+  for (std::size_t b = taken * old_world; b < plan.batches().size(); ++b)
+    if (!plan.batches()[b].empty()) left.add(plan.batches()[b]);
+  while (left.size() % new_world != 0) left.add({});
+  return {std::move(left), world};
+}
+
 std::uint64_t PlanSettings::hash() const {
   const BatchSettings& b = batches;
   std::uint64_t folds = 0;

@@ -116,6 +116,10 @@ class BatchPlan {
   mutable std::uint64_t fingerprint_ = 0;          // guarded by mutex_; 0: not computed
 };
 
+// What is left of an epoch after `taken` groups, for another number of ranks: whole batches in order,
+// the last group filled with empty ones. `global_batches`: a group is one batch, dealt out anew.
+EpochPlan deal_again(const EpochPlan& plan, std::uint64_t taken, int world, bool global_batches);
+
 // Cuts the costliest batches until there are `target`; the rest is filled with empty ones.
 BatchList stretch(const BatchList& list, std::size_t target, const LengthTable& table);
 

@@ -100,6 +100,16 @@ void FolderLock::beat() {
   write_file_atomic(path_, content());
 }
 
+void FolderLock::forget(const fs::path& folder) noexcept {
+  try {
+    const Json lock = read_lock(path(folder));
+    Json own = lock;
+    ProcessIdentity::self().put_into(own);
+    if (lock.is_object() && own == lock) ::unlink(path(folder).c_str());
+  } catch (const std::exception&) {  // it grows old by itself
+  }
+}
+
 FolderLock::Holder FolderLock::holder(const fs::path& folder) {
   const Json lock = read_lock(path(folder));
   if (!lock.is_object()) return {};

@@ -29,6 +29,9 @@ class FolderLock {
   };
   // Who holds the folder, if anybody; for `tutti status` and `tutti cancel`.
   static Holder holder(const std::filesystem::path& folder);
+  // Removes the lock if it is this process's own, whoever holds the object: for a process that ends
+  // without destructors.
+  static void forget(const std::filesystem::path& folder) noexcept;
   static std::filesystem::path path(const std::filesystem::path& folder);
 
  private:

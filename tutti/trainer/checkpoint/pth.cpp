@@ -106,6 +106,23 @@ at::Tensor PthFile::read(const std::string& name) const {
   return out.copy_(flat.as_strided(shape.sizes(), shape.strides(), shape.storage_offset()));
 }
 
+PicklePtr read_pickle(const fs::path& path) {
+  const auto archive = open_archive(path);
+  const auto [pickle, pickle_bytes] = record_of(*archive, "data.pkl", path);
+  std::map<std::string, at::Tensor> storages;
+  const StorageLoader load = [&](const std::string& key, at::ScalarType type, std::int64_t numel) {
+    at::Tensor& flat = storages[key];
+    if (flat.defined()) return flat;
+    const auto [data, num_bytes] = record_of(*archive, "data/" + key, path);
+    if (numel < 0 || num_bytes / c10::elementSize(type) < static_cast<std::size_t>(numel))
+      throw DataError(fmt::format("{}: storage {} is damaged", path.string(), key));
+    flat = at::empty({numel}, at::TensorOptions().dtype(type));
+    if (numel > 0) std::memcpy(flat.data_ptr(), data.get(), flat.nbytes());
+    return flat;
+  };
+  return unpickle({static_cast<const char*>(pickle.get()), pickle_bytes}, load, path.string());
+}
+
 TensorMap read_pth(const fs::path& path) {
   const PthFile file(path);
   TensorMap tensors;

@@ -34,6 +34,10 @@ class PthFile {
   TensorSpecs specs_;
 };
 
+// Everything in the file, numbers and texts too.
+struct PickleValue;
+std::shared_ptr<PickleValue> read_pickle(const std::filesystem::path& path);
+
 // Written atomically, as an ordered dict of tensors; `load` gives each on the CPU when its turn
 // comes.
 void stream_pth(const std::filesystem::path& path, const TensorSpecs& specs,

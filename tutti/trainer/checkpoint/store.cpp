@@ -97,9 +97,9 @@ class CheckpointStore::Impl {
     throw_error();
   }
 
-  std::vector<fs::path> best(const std::string& metric) const {
+  std::vector<fs::path> best(const std::string& list) const {
     std::vector<fs::path> files;
-    const auto found = best_.find(metric);
+    const auto found = best_.find(list);
     if (found != best_.end())
       for (const BestEntry& entry : found->second) files.push_back(folder_ / entry.file);
     return files;
@@ -107,16 +107,21 @@ class CheckpointStore::Impl {
 
   std::vector<fs::path> write_averages() {
     std::vector<fs::path> written;
-    for (const Criterion& criterion : options_.criteria) {
-      auto files = best(criterion.metric);
+    for (const Criterion& criterion : options_.criteria) {  // averages of fewer or older files
+      const std::string prefix = metric_file_name(criterion.metric) + ".ave_";
+      for (const auto& entry : fs::directory_iterator(folder_))
+        if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
+    }
+    for (std::size_t i = 0; i < options_.criteria.size(); ++i) {
+      auto files = best(list_name(i));
       if (files.empty()) continue;
       if (options_.average_best > 0 &&
           static_cast<std::size_t>(options_.average_best) < files.size())
         files.resize(static_cast<std::size_t>(options_.average_best));
-      const std::string prefix = metric_file_name(criterion.metric) + ".ave_";
-      for (const auto& entry : fs::directory_iterator(folder_))  // averages of fewer or older files
-        if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
-      const fs::path base = folder_ / fmt::format("{}{}best", prefix, files.size());
+      const fs::path base =
+          folder_ /
+          fmt::format("{}.ave_{}best", metric_file_name(options_.criteria[i].metric), files.size());
+      if (fs::exists(base.string() + ".pth")) continue;  // another list of the same files
       const fs::path partial = base.string() + ".partial";
       average_models(files, partial);
       fs::rename(partial, base.string() + ".safetensors");
@@ -188,7 +193,7 @@ class CheckpointStore::Impl {
       link_or_copy(
           folder_ / name / "model.safetensors",
           folder_ / fmt::format("epoch{}_step{}.safetensors", job.info.epoch, job.info.step));
-    for (const Criterion& criterion : options_.criteria) keep_best(criterion, job.info, name);
+    for (std::size_t i = 0; i < options_.criteria.size(); ++i) keep_best(i, job.info, name);
     if (!job.info.metrics.empty()) write_best();
     auto folders = step_folders(folder_);
     for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
@@ -214,13 +219,32 @@ class CheckpointStore::Impl {
     }
   }
 
-  void keep_best(const Criterion& criterion, const SaveInfo& info, const std::string& step_folder) {
+  // Each criterion has a list of its own, also where several watch one metric: the first is called
+  // by the metric's name, others by what they want of it.
+  std::string list_name(std::size_t index) const {
+    const Criterion& criterion = options_.criteria[index];
+    for (std::size_t i = 0; i < index; ++i)
+      if (options_.criteria[i].metric == criterion.metric)
+        return fmt::format("{} ({} {})", criterion.metric,
+                           criterion.better == Better::kLower ? "min" : "max", criterion.keep);
+    return criterion.metric;
+  }
+
+  bool is_listed(const std::string& file) const {
+    for (const auto& [name, list] : best_)
+      for (const BestEntry& entry : list)
+        if (entry.file == file) return true;
+    return false;
+  }
+
+  void keep_best(std::size_t index, const SaveInfo& info, const std::string& step_folder) {
+    const Criterion& criterion = options_.criteria[index];
     const auto value = info.metrics.find(criterion.metric);
     if (value == info.metrics.end() || criterion.keep <= 0) return;
     if (std::isnan(value->second)) return;
     const std::string file = fmt::format("epoch{}_step{}_{}.safetensors", info.epoch, info.step,
                                          metric_file_name(criterion.metric));
-    std::vector<BestEntry>& list = best_[criterion.metric];
+    std::vector<BestEntry>& list = best_[list_name(index)];
     // The same step again: a run that was resumed from an older checkpoint.
     std::erase_if(list, [&](const BestEntry& e) { return e.file == file; });
     const auto better = [&](const BestEntry& a, const BestEntry& b) {
@@ -231,17 +255,18 @@ class CheckpointStore::Impl {
     list.insert(std::upper_bound(list.begin(), list.end(), entry, better), entry);
     link_or_copy(folder_ / step_folder / "model.safetensors", folder_ / file);
     while (list.size() > static_cast<std::size_t>(criterion.keep)) {
-      fs::remove(folder_ / list.back().file);
+      const std::string last = list.back().file;
       list.pop_back();
+      if (!is_listed(last)) fs::remove(folder_ / last);
     }
   }
 
   void write_best() {
     Json json = Json::object();
-    for (const auto& [metric, list] : best_) {
-      json[metric] = Json::array();
+    for (const auto& [name, list] : best_) {
+      json[name] = Json::array();
       for (const BestEntry& e : list)
-        json[metric].push_back(
+        json[name].push_back(
             {{"file", e.file}, {"value", e.value}, {"epoch", e.epoch}, {"step", e.step}});
     }
     write_file_atomic(folder_ / "best.json", json.dump(1) + "\n");
@@ -251,10 +276,10 @@ class CheckpointStore::Impl {
     const fs::path path = folder_ / "best.json";
     if (!fs::exists(path)) return;
     const Json json = parse_json(read_file(path), path.string());
-    for (const auto& [metric, list] : json.items())
+    for (const auto& [name, list] : json.items())
       for (const Json& e : list) {
         BestEntry entry{e.at("file"), e.at("value"), e.at("epoch"), e.at("step")};
-        if (fs::exists(folder_ / entry.file)) best_[metric].push_back(std::move(entry));
+        if (fs::exists(folder_ / entry.file)) best_[name].push_back(std::move(entry));
       }
   }
 
@@ -269,7 +294,7 @@ class CheckpointStore::Impl {
   bool stopping_ = false;
 
   // Touched by the writer thread, and by others only after flush().
-  std::map<std::string, std::vector<BestEntry>> best_;
+  std::map<std::string, std::vector<BestEntry>> best_;  // by list_name()
   std::thread writer_;
 };
 
@@ -281,10 +306,12 @@ void CheckpointStore::save(Checkpoint snapshot, SaveInfo info, std::optional<Sha
 }
 void CheckpointStore::flush() { impl_->flush(); }
 std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }
-std::vector<fs::path> CheckpointStore::best(const std::string& metric) const {
-  return impl_->best(metric);
+std::vector<fs::path> CheckpointStore::best(const std::string& list) const {
+  return impl_->best(list);
 }
 double CheckpointStore::seconds_waited() const { return impl_->seconds_waited(); }
+
+bool CheckpointStore::has_any(const fs::path& folder) { return !step_folders(folder).empty(); }
 
 std::optional<fs::path> CheckpointStore::newest_folder(const fs::path& folder) {
   for (const fs::path& candidate : step_folders(folder)) {

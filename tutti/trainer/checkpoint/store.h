@@ -75,10 +75,14 @@ class CheckpointStore {
   // The same, checked but not read.
   static std::optional<std::filesystem::path> newest_folder(const std::filesystem::path& folder);
 
+  // Whether a run has saved anything there, whole or not.
+  static bool has_any(const std::filesystem::path& folder);
+
   // Averages the best of each criterion; call after flush(). Returns the files written.
   std::vector<std::filesystem::path> write_averages();
-  // Weights of the best for a criterion, best first.
-  std::vector<std::filesystem::path> best(const std::string& metric) const;
+  // Weights of the best of a list of best.json (the first criterion of a metric has its name), best
+  // first.
+  std::vector<std::filesystem::path> best(const std::string& list) const;
   double seconds_waited() const;  // how long save() has blocked training so far
 
  private:

@@ -76,7 +76,7 @@ class GlooWork : public Work {
   C10dWork work_;
 };
 
-// The part of an all-reduced copy that belongs to this rank, moved to `out` when it is there.
+// (A part of) an all-reduced copy, moved to `out` when it is there.
 class SliceWork final : public GlooWork {
  public:
   SliceWork(C10dWork work, at::Tensor out, at::Tensor slice)
@@ -114,27 +114,32 @@ class GlooCollectives final : public Collectives {
     if (!running_.empty()) group_.release();
   }
 
+  // Gloo in libtorch 1.13 has no bfloat16: such numbers are summed as floats, and sent as halves,
+  // which nobody computes with.
   WorkPtr all_reduce(at::Tensor flat) override {
+    if (flat.scalar_type() == at::kBFloat16) {
+      std::vector<at::Tensor> copies{flat.to(at::kFloat)};
+      return std::make_shared<SliceWork>(note(group_->allreduce(copies)), flat, copies[0]);
+    }
     std::vector<at::Tensor> tensors{flat};
     return std::make_shared<GlooWork>(note(group_->allreduce(tensors)));
   }
   WorkPtr broadcast(at::Tensor flat, int root) override {
-    std::vector<at::Tensor> tensors{flat};
+    std::vector<at::Tensor> tensors{as_sent(flat)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return std::make_shared<GlooWork>(note(group_->broadcast(tensors, options)));
   }
-  // Gloo in libtorch 1.13 has neither _allgather_base nor reduce_scatter: lists of views, and an
+  // It has neither _allgather_base nor reduce_scatter: lists of views, and an
   // all-reduce whose other parts are thrown away.
   WorkPtr all_gather(at::Tensor out, at::Tensor in) override {
-    const auto parts = out.view({world_size(), in.numel()});
+    const auto parts = as_sent(out).view({world_size(), in.numel()});
     std::vector<std::vector<at::Tensor>> outputs(1);
     for (int r = 0; r < world_size(); ++r) outputs[0].push_back(parts[r]);
-    std::vector<at::Tensor> inputs{in.view({in.numel()})};
+    std::vector<at::Tensor> inputs{as_sent(in).view({in.numel()})};
     return std::make_shared<GlooWork>(note(group_->allgather(outputs, inputs)));
   }
   WorkPtr reduce_scatter(at::Tensor out, at::Tensor in) override {
-    // Nor has it bfloat16: such numbers are summed as floats.
     auto copy = (in.scalar_type() == at::kBFloat16 ? in.to(at::kFloat) : in.clone())
                     .view({world_size(), out.numel()});
     std::vector<at::Tensor> tensors{copy};
@@ -144,6 +149,9 @@ class GlooCollectives final : public Collectives {
   std::string name() const override { return "gloo"; }
 
  private:
+  static at::Tensor as_sent(const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kBFloat16 ? tensor.view(at::kHalf) : tensor;
+  }
   C10dWork note(C10dWork work) {
     forget_finished();
     running_.push_back(work);

@@ -21,7 +21,14 @@ class Logger {
   virtual ~Logger() = default;
   virtual void log(const LogPoint& at, const Metrics& metrics) = 0;
   virtual void flush() = 0;
+  // The run goes on after `step`: what was logged of later ones, by a process that was killed before
+  // it saved, is forgotten. `at_the_end`: so is what ends that step (validation, epoch), which is
+  // done again.
+  virtual void rewind(std::int64_t /*step*/, bool /*at_the_end*/) {}
 };
+
+// Whether a number belongs to a step's end: valid/..., ..._epoch.
+bool is_of_the_end(const std::string& metric);
 
 // FOLDER/events.out.tfevents.<time>.<host>.<pid>: scalars, as TensorBoard reads them.
 std::unique_ptr<Logger> make_tensorboard_logger(const std::filesystem::path& folder);

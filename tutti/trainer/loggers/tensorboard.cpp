@@ -2,7 +2,7 @@
 //
 // A record is: length (8 bytes, little endian), masked CRC-32C of the length, data, masked CRC-32C
 // of the data. Data is an Event: 1 wall_time (double), 2 step (varint), 3 file_version (text) or
-// 5 summary { 1 value { 1 tag (text), 2 simple_value (float) } }.
+// 5 summary { 1 value { 1 tag (text), 2 simple_value (float) } } or 7 session { 1 status (varint) }.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -93,6 +93,18 @@ class TensorBoardLogger final : public Logger {
   }
 
   void flush() override { fsync_file(fd_.get(), path_); }
+
+  // The start of a session at a step: TensorBoard then leaves out what older files have from there.
+  void rewind(std::int64_t step, bool /*at_the_end*/) override {
+    std::string session;
+    append_key(session, 1, kVarint);
+    append_varint(session, 1);  // START
+    std::string event = event_header();
+    append_key(event, 2, kVarint);
+    append_varint(event, static_cast<std::uint64_t>(step + 1));
+    append_bytes(event, 7, session);
+    write_all(fd_.get(), record(event), path_);
+  }
 
  private:
   std::filesystem::path path_;

@@ -32,6 +32,21 @@ class JsonlLogger final : public Logger {
   }
   void flush() override { fsync_file(fd_.get(), path_); }
 
+  void rewind(std::int64_t step, bool at_the_end) override {
+    std::string kept, all = read_file(path_);
+    for (const std::string& line : split(all, '\n')) {
+      const Json row = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!row.is_object()) continue;  // the last line of a killed run
+      const std::int64_t at = row.value("step", std::int64_t{0});
+      bool ends = false;
+      for (const auto& [name, value] : row.items()) ends = ends || is_of_the_end(name);
+      if (at < step || (at == step && !(at_the_end && ends))) kept += line + "\n";
+    }
+    if (kept == all) return;
+    write_file_atomic(path_, kept);
+    fd_ = open_append(path_);
+  }
+
  private:
   std::filesystem::path path_;
   UniqueFd fd_;
@@ -63,6 +78,15 @@ class CsvLogger final : public Logger {
   void flush() override {
     if (fd_) fsync_file(fd_.get(), path_);
   }
+  void rewind(std::int64_t step, bool at_the_end) override {
+    const auto dropped = std::erase_if(rows_, [&](const Row& row) {
+      const std::int64_t at = std::stoll(row.at("step"));
+      const bool ends = std::any_of(row.begin(), row.end(),
+                                    [](const auto& field) { return is_of_the_end(field.first); });
+      return at > step || (at == step && at_the_end && ends);
+    });
+    if (dropped > 0) rewrite();
+  }
 
  private:
   using Row = std::map<std::string, std::string>;
@@ -90,6 +114,7 @@ class CsvLogger final : public Logger {
     for (std::size_t i = 1; i < lines.size(); ++i) {
       const auto fields = split(lines[i], ',');
       if (fields.size() != header.size()) continue;  // the last line of a killed run
+      if (fields[0].find_first_not_of("0123456789") != std::string::npos) continue;
       Row row;
       for (std::size_t c = 0; c < header.size(); ++c)
         if (!fields[c].empty()) row[header[c]] = fields[c];
@@ -116,12 +141,17 @@ class PrefixLogger final : public Logger {
     inner_->log(at, named);
   }
   void flush() override { inner_->flush(); }
+  void rewind(std::int64_t step, bool at_the_end) override { inner_->rewind(step, at_the_end); }
 
  private:
   std::string prefix_;
   std::unique_ptr<Logger> inner_;
 };
 }  // namespace
+
+bool is_of_the_end(const std::string& metric) {
+  return metric.find("valid/") != std::string::npos || metric.ends_with("_epoch");
+}
 
 std::unique_ptr<Logger> with_prefix(const std::string& prefix, std::unique_ptr<Logger> logger) {
   if (prefix.empty()) return logger;

@@ -174,13 +174,13 @@ class Reducer::State {
   // and its state alone, as in a single process.
   void clear_globally_unused(const std::vector<std::size_t>& unused) {
     const auto device = parameters_[0].second.device();
-    auto used = at::ones({static_cast<std::int64_t>(parameters_.size())}, at::kInt);
-    auto flags = used.accessor<int, 1>();
+    auto used = at::ones({static_cast<std::int64_t>(parameters_.size())}, at::kLong);
+    auto flags = used.accessor<std::int64_t, 1>();
     for (const std::size_t index : unused) flags[static_cast<std::int64_t>(index)] = 0;
     auto summed = used.to(device);
     wait(*collectives_.all_reduce(summed), control_, "comparing used parameters");
     summed = summed.to(at::kCPU);
-    const auto counts = summed.accessor<int, 1>();
+    const auto counts = summed.accessor<std::int64_t, 1>();
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (counts[static_cast<std::int64_t>(i)] == 0) parameters_[i].second.mutable_grad().reset();
     if (!told_ && ++windows_ == 100 && unused.empty()) {

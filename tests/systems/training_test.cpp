@@ -1,0 +1,253 @@
+// `tutti train` when it is stopped, started again, started twice, or started with something else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "tests/systems/toy_training.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class Training : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!python_has_torch()) GTEST_SKIP() << "python3-torch is not installed";
+  }
+};
+
+// Slurm as far as a job of one task sees it; what scontrol was asked goes to a file.
+class FakeSlurm {
+ public:
+  explicit FakeSlurm(const ToyTraining& toy, const std::string& preempted = "None", int tasks = 1)
+      : calls_(toy.path() / "scontrol.calls") {
+    fs::create_directories(toy.path() / "bin");
+    const fs::path program = toy.path() / "bin" / "scontrol";
+    write_file_atomic(program, "#!/bin/sh\necho \"$*\" >> " + calls_.string() +
+                                   "\n[ \"$1\" = show ] && echo 'JobId=77 PreemptTime=" +
+                                   preempted + " SuspendTime=None'\nexit 0\n");
+    ::chmod(program.c_str(), 0755);
+    env_ = {{"PATH", (toy.path() / "bin").string() + ":/usr/bin:/bin"},
+            {"SLURM_JOB_ID", "77"},
+            {"SLURM_STEP_ID", "0"},
+            {"SLURM_NTASKS", std::to_string(tasks)},
+            {"SLURM_STEP_NUM_TASKS", std::to_string(tasks)},
+            {"SLURM_NNODES", "1"},
+            {"SLURM_PROCID", "0"},
+            {"SLURM_LOCALID", "0"},
+            {"SLURM_NODEID", "0"}};
+  }
+  const std::map<std::string, std::string>& env() const { return env_; }
+  std::string calls() const { return fs::exists(calls_) ? read_file(calls_) : ""; }
+
+ private:
+  fs::path calls_;
+  std::map<std::string, std::string> env_;
+};
+
+// The exit code after a signal at the first step.
+int stopped_by(int signal, const ToyTraining& toy, const FakeSlurm& slurm) {
+  Process process = toy.start({}, slurm.env());
+  EXPECT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() >= 1; })) << toy.log();
+  ::kill(process.pid(), signal);
+  return process.wait().exit_code;
+}
+
+TEST_F(Training, ScancelEndsAJobTheRequeueSignalAndAPreemptionBringItBack) {
+  {
+    const ToyTraining toy(4, 100);
+    const FakeSlurm slurm(toy);
+    EXPECT_EQ(stopped_by(SIGTERM, toy, slurm), 85) << toy.log();
+    EXPECT_THAT(slurm.calls(), testing::Not(HasSubstr("requeue")));
+    EXPECT_TRUE(fs::exists(toy.checkpoints() / "last" / "COMPLETE"));
+    EXPECT_EQ(stopped_by(SIGUSR1, toy, slurm), 85) << toy.log();
+    EXPECT_THAT(slurm.calls(), HasSubstr("requeue 77"));
+  }
+  const ToyTraining toy(4, 100);
+  const FakeSlurm slurm(toy, "2026-11-16T02:00:00");
+  EXPECT_EQ(stopped_by(SIGTERM, toy, slurm), 85) << toy.log();
+  EXPECT_THAT(slurm.calls(), HasSubstr("requeue 77"));
+}
+
+TEST_F(Training, ASignalWhileRanksMeetIsAnswered) {
+  const ToyTraining toy;
+  const FakeSlurm slurm(toy, "None", 2);  // the other rank never comes
+  Process process = toy.start({"trainer.devices=2"}, slurm.env());
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] {
+    return fs::exists(toy.exp() / ".rendezvous");
+  })) << toy.log();
+  ::kill(process.pid(), SIGUSR1);
+  EXPECT_EQ(process.wait().exit_code, 85) << toy.log();
+  EXPECT_THAT(slurm.calls(), HasSubstr("requeue 77"));
+}
+
+TEST_F(Training, ASignalWhileDataDoesNotComeIsAnswered) {
+  const ToyTraining toy;
+  fs::remove(toy.path() / "data/t50.wav");
+  ASSERT_EQ(::mkfifo((toy.path() / "data/t50.wav").c_str(), 0600), 0);  // a file that never opens
+  Process process = toy.start({"dataloader.train.shuffle=false"});
+  // Batches of four: those before number 12 are there.
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() >= 12; })) << toy.log();
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().exit_code, 85) << toy.log();
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000012" / "COMPLETE"));
+}
+
+TEST_F(Training, AStoppedValidationIsMadeAfterTheResumeWithTheSameBest) {
+  const ToyTraining whole(24, 1, 100), stopped(24, 1, 100);
+  ASSERT_TRUE(whole.train().ok());
+  Process process = stopped.start();
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return stopped.steps() >= 24; }))
+      << stopped.log();
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().exit_code, 85) << stopped.log();
+  EXPECT_TRUE(fs::exists(stopped.checkpoints() / "step-00000024" / "COMPLETE"));
+  const auto resumed = stopped.train();
+  ASSERT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_EQ(read_file(whole.checkpoints() / "best.json"),
+            read_file(stopped.checkpoints() / "best.json"));
+  EXPECT_EQ(stopped.metrics("valid/loss").size(), 2U);
+  EXPECT_EQ(stopped.steps(), 48U);
+}
+
+TEST_F(Training, AFolderHasOneTrainerAtATime) {
+  const ToyTraining toy(4, 100);
+  Process process = toy.start();
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() >= 1; })) << toy.log();
+  const auto second = toy.train();
+  EXPECT_EQ(second.exit_code, 4) << second.describe();
+  EXPECT_THAT(second.err + second.out,
+              HasSubstr("process " + std::to_string(process.pid()) + " on "));
+  ::kill(process.pid(), SIGKILL);
+  process.wait();
+  const auto third = toy.train({"+trainer.max_steps=30"});  // the dead one's lock is no obstacle
+  ASSERT_TRUE(third.ok()) << third.describe();
+  std::map<int, int> seen;  // what the killed one logged after its last save is not there twice
+  for (const Json& row : toy.metrics("train/seen")) ++seen[row["step"].get<int>()];
+  EXPECT_EQ(seen.size(), 30U);
+  for (const auto& [step, times] : seen) EXPECT_EQ(times, 1) << "step " << step;
+}
+
+TEST_F(Training, AChangedConfigIsRefusedAcceptedOrAFreshStart) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());
+  const std::string config = read_file(toy.exp() / "config.yaml");
+  const auto more = toy.train({"trainer.log_every_n_steps=2"});  // and two epochs: always fine
+  ASSERT_TRUE(more.ok()) << more.describe();
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000048"));
+  EXPECT_EQ(read_file(toy.exp() / "config.yaml.1"), config);
+
+  const std::string second = read_file(toy.exp() / "config.yaml");
+  const auto refused = toy.train({"optimizer.lr=0.001"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(
+      refused.err + refused.out,
+      testing::AllOf(HasSubstr("optimizer.lr: 0.01 there, 0.001 here"), HasSubstr("--force"),
+                     HasSubstr("--continue_with optimizer.lr"), HasSubstr("exp_tag=")));
+  EXPECT_EQ(read_file(toy.exp() / "config.yaml"), second);
+
+  const auto accepted =
+      toy.train({"--continue_with", "optimizer.lr", "optimizer.lr=0.001", "trainer.max_epochs=3"});
+  ASSERT_TRUE(accepted.ok()) << accepted.describe();
+  EXPECT_EQ(toy.metrics("optim0_lr0").back()["optim0_lr0"], 0.001);
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000072"));
+  EXPECT_THAT(read_file(toy.exp() / "config.yaml"), HasSubstr("0.001"));
+
+  const auto afresh = toy.train({"--force", "optimizer.lr=0.002", "trainer.max_epochs=1"});
+  ASSERT_TRUE(afresh.ok()) << afresh.describe();
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000024"));
+  EXPECT_FALSE(fs::exists(toy.checkpoints() / "step-00000072"));
+  EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before" / "step-00000072"));
+  EXPECT_EQ(toy.steps(), 24U);
+}
+
+TEST_F(Training, AModelThatDoesNotFitLeavesTheConfigAlone) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());
+  const std::string config = read_file(toy.exp() / "config.yaml");
+  // Another model under the same name.
+  const auto other =
+      run_command({.argv = {"/usr/bin/python3", "-c",
+                            "t=open('make.py').read().replace('nn.Linear(1, 2)', 'nn.Linear(1, 3)')"
+                            ".replace(\"os.makedirs('data')\", 'sys.exit()'); exec(t)",
+                            "4", "1", "1"},
+                   .cwd = toy.path()});
+  ASSERT_TRUE(fs::exists(toy.path() / "model.pt")) << other.describe();
+  const auto refused = toy.train({"trainer.max_epochs=2"});
+  EXPECT_EQ(refused.exit_code, 3) << refused.describe();
+  EXPECT_EQ(read_file(toy.exp() / "config.yaml"), config);
+}
+
+TEST_F(Training, OtherNumbersOfRanksSeeEveryUtteranceOnce) {
+  const ToyTraining toy(4, 100);
+  Process process = toy.start({"trainer.devices=2", "trainer.max_epochs=1"});
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() >= 4; })) << toy.log();
+  ::kill(process.pid(), SIGTERM);
+  ASSERT_EQ(process.wait().exit_code, 85) << toy.log();
+  const std::size_t by_two = toy.steps();
+  ASSERT_LT(by_two, 12U);
+  const auto resumed = toy.train({"trainer.max_epochs=1"});
+  ASSERT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_THAT(resumed.err + resumed.out, HasSubstr("0.5 times as many utterances per step"));
+  double seen = 0, ids = 0, squares = 0;  // means over ranks: the first rows stand for two
+  for (const Json& row : toy.metrics("train/seen")) {
+    const double ranks = row["step"].get<std::size_t>() <= by_two ? 2 : 1;
+    seen += ranks * row["train/seen"].get<double>();
+    ids += ranks * row["train/seen_id"].get<double>();
+    squares += ranks * row["train/seen_sq"].get<double>();
+  }
+  EXPECT_NEAR(seen, 96, 1e-3);
+  EXPECT_NEAR(ids, 95 * 96 / 2, 1e-2);
+  EXPECT_NEAR(squares, 95 * 96 * 191 / 6, 1);
+}
+
+TEST_F(Training, OwnProgressGoesBeforeACheckpointThatWasNamed) {
+  const ToyTraining first, second;
+  ASSERT_TRUE(first.train({"trainer.max_epochs=1"}).ok());
+  const std::string from = "+fit.ckpt_path=" + first.exp().string();
+  ASSERT_TRUE(second.train({from, "+trainer.max_steps=30"}).ok());
+  EXPECT_EQ(second.metrics("train/seen").front()["step"],
+            25);  // it went on from the first one's end
+  const auto again = second.train({from, "+trainer.max_steps=40"});
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err + again.out, HasSubstr("this run has checkpoints of its own"));
+  EXPECT_EQ(second.steps(), 16U);  // 25 to 40, each once
+  // Never: afresh at each command, but not when the same job comes back.
+  ASSERT_TRUE(second.train({"+fit.ckpt_path=never", "+trainer.max_steps=5"}).ok());
+  EXPECT_EQ(second.steps(), 5U);
+  ASSERT_TRUE(
+      second.train({"+fit.ckpt_path=never", "+trainer.max_steps=8"}, {{"TUTTI_RESTART_COUNT", "1"}})
+          .ok());
+  EXPECT_EQ(second.steps(), 8U);
+}
+
+TEST_F(Training, WhatCannotWorkIsRefusedWithItsKey) {
+  const ToyTraining toy;
+  const auto refused = [&](const ToyTraining::Words& words) {
+    const auto result = toy.train(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    return result.err + result.out;
+  };
+  EXPECT_THAT(
+      refused({"trainer.max_epochs=-1", "+trainer.max_steps=5", "+trainer.limit_train_batches=0"}),
+      HasSubstr("limit_train_batches"));
+  EXPECT_THAT(refused({"+trainer.limit_train_batches=0.01"}), HasSubstr("limit_train_batches"));
+  EXPECT_THAT(refused({"+trainer.val_check_interval=5000"}), HasSubstr("val_check_interval"));
+  EXPECT_THAT(
+      refused({"best_model_criterion=[[valid/bleu, 3, max]]", "trainer.num_sanity_val_steps=2"}),
+      testing::AllOf(HasSubstr("valid/bleu"), HasSubstr("valid/loss")));
+}
+
+TEST_F(Training, Bf16WeightsTrainOnTwoRanks) {
+  const ToyTraining toy;
+  const auto result =
+      toy.train({"trainer.devices=2", "+trainer.precision=bf16-true", "trainer.max_epochs=1"});
+  EXPECT_TRUE(result.ok()) << result.describe();
+}
+
+}  // namespace
+}  // namespace tutti::systems

@@ -1,0 +1,315 @@
+#include "tutti/systems/experiment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+
+#include "tutti/config/load.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/folder/folder_lock.h"
+#include "tutti/trainer/checkpoint/store.h"
+#include "tutti/trainer/from_config.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Blocks and keys that do not decide what the weights become: how long, where, by whom, what is
+// logged and kept. The number of ranks and of batches per step do change them, but going on with
+// other machines is daily business; the trainer says what it means.
+const std::vector<std::string>& free_keys() {
+  static const std::vector<std::string> keys = {"best_model_criterion",
+                                                "create_dataset",
+                                                "data_dir",
+                                                "dataset.test",
+                                                "dataset_dir",
+                                                "dump_dir",
+                                                "exp_dir",
+                                                "exp_tag",
+                                                "fit",
+                                                "num_device",
+                                                "num_nodes",
+                                                "parallel",
+                                                "plugins",
+                                                "recipe_dir",
+                                                "stage_log_dirs",
+                                                "stage_log_mode",
+                                                "stats_dir",
+                                                "tokenizer",
+                                                "trainer.accelerator",
+                                                "trainer.accumulate_grad_batches",
+                                                "trainer.benchmark",
+                                                "trainer.check_val_every_n_epoch",
+                                                "trainer.default_root_dir",
+                                                "trainer.detect_anomaly",
+                                                "trainer.devices",
+                                                "trainer.enable_checkpointing",
+                                                "trainer.enable_model_summary",
+                                                "trainer.enable_progress_bar",
+                                                "trainer.fast_dev_run",
+                                                "trainer.limit_val_batches",
+                                                "trainer.log_every_n_steps",
+                                                "trainer.logger",
+                                                "trainer.max_epochs",
+                                                "trainer.max_steps",
+                                                "trainer.max_time",
+                                                "trainer.min_epochs",
+                                                "trainer.min_steps",
+                                                "trainer.num_nodes",
+                                                "trainer.num_sanity_val_steps",
+                                                "trainer.profiler",
+                                                "trainer.requeue_signal",
+                                                "trainer.strategy",
+                                                "trainer.timeout",
+                                                "trainer.val_check_interval",
+                                                "validate_dataset"};
+  return keys;
+}
+
+// Under any block.
+bool is_free_name(const std::string& name) {
+  static const std::vector<std::string> names = {
+      "num_workers",        "prefetch_factor", "prefetch",       "pin_memory",
+      "persistent_workers", "total_shards",    "dist_world_size"};
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_under(const std::string& key, const std::string& block) {
+  return key == block || key.rfind(block + ".", 0) == 0;
+}
+
+bool is_among(const std::string& key, const std::vector<std::string>& blocks) {
+  return std::any_of(blocks.begin(), blocks.end(),
+                     [&](const std::string& block) { return is_under(key, block); });
+}
+
+// Callbacks that only look, keep or stop.
+void leave_out_watchers(Json& config) {
+  if (!config.contains("trainer") || !config["trainer"].is_object()) return;
+  Json& trainer = config["trainer"];
+  if (!trainer.contains("callbacks") || !trainer["callbacks"].is_array()) return;
+  static const std::vector<std::string> words = {
+      "checkpoint", "earlystopping", "early_stopping", "monitor",
+      "timer",      "stats",         "throughput",     "average_checkpoints"};
+  Json rest = Json::array();
+  for (const Json& callback : trainer["callbacks"]) {
+    const std::string name = callback.is_object() ? callback.value("_target_", "") : "";
+    std::string last = name.substr(name.rfind('.') + 1);
+    std::transform(last.begin(), last.end(), last.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (std::none_of(words.begin(), words.end(),
+                     [&](const std::string& word) { return last.find(word) != std::string::npos; }))
+      rest.push_back(callback);
+  }
+  trainer["callbacks"] = rest;
+  if (rest.empty()) trainer.erase("callbacks");
+}
+
+void flatten(const Json& node, const std::string& key, std::map<std::string, Json>& out) {
+  const auto below = [&](const std::string& name) { return key.empty() ? name : key + "." + name; };
+  if (node.is_object()) {
+    for (const auto& [name, value] : node.items()) flatten(value, below(name), out);
+  } else if (node.is_array()) {
+    for (std::size_t i = 0; i < node.size(); ++i) flatten(node[i], below(std::to_string(i)), out);
+  } else if (!node.is_null()) {
+    out[key] = node;
+  }
+}
+
+// A recipe or its data that was moved is the same one.
+std::string moved(std::string text, const Json& before, const Json& now) {
+  for (const char* root : {"exp_dir", "stats_dir", "data_dir", "recipe_dir"}) {
+    const std::string from = before.value(root, ""), to = now.value(root, "");
+    if (from.empty() || to.empty() || from == to) continue;
+    if (text == from || text.rfind(from + "/", 0) == 0) return to + text.substr(from.size());
+  }
+  return text;
+}
+
+std::string shown(const Json* value) {
+  if (!value) return "nothing";
+  return value->is_string() ? value->get<std::string>() : value->dump();
+}
+
+std::string restart_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+fs::path config_path(const fs::path& exp_dir) { return exp_dir / "config.yaml"; }
+
+Json read_config(const fs::path& path) {
+  return config::to_json(config::parse_yaml(read_file(path), path.string()));
+}
+
+bool wants_fresh_start(const StageContext& context) {
+  return context.request.force ||
+         context.training["fit"]["ckpt_path"].value_or<std::string>("") == "never";
+}
+
+void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
+                           const fs::path& checkpoints) {
+  const fs::path path = config_path(exp_dir);
+  if (!fs::exists(path) || !trainer::CheckpointStore::has_any(checkpoints)) return;
+  // Through text, so that both have gone the same way.
+  const Json now =
+      config::to_json(config::parse_yaml(config::to_yaml(context.training), "this config"));
+  const auto differences =
+      config_differences(read_config(path), now, context.request.continue_with);
+  if (differences.empty()) return;
+  std::vector<std::string> lines, keys;
+  for (const ConfigDifference& d : differences) {
+    lines.push_back(fmt::format("  {}: {} there, {} here", d.key, d.before, d.now));
+    keys.push_back(d.key);
+  }
+  constexpr std::size_t kShown = 20;
+  if (lines.size() > kShown) {
+    lines.resize(kShown);
+    lines.push_back(fmt::format("  and {} more", keys.size() - kShown));
+    keys.resize(kShown);
+  }
+  throw ConfigError(
+      fmt::format("{} was trained with another config ({}):\n{}", exp_dir.string(), path.string(),
+                  join(lines, "\n")),
+      fmt::format("one of\n"
+                  "    --force  starts over; the old checkpoints are kept in {}.before\n"
+                  "    --continue_with {}  goes on from the last checkpoint with what is here\n"
+                  "    exp_tag=NAME  trains it beside the old one",
+                  checkpoints.filename().string(), join(keys, " ")));
+}
+
+// One earlier run is kept.
+void set_aside(const fs::path& path) {
+  if (!fs::exists(path)) return;
+  const fs::path aside = path.string() + ".before";
+  fs::remove_all(aside);
+  fs::rename(path, aside);
+  log::info("{}: moved to {}", path.string(), aside.filename().string());
+}
+
+[[noreturn]] void throw_in_use(const fs::path& folder, const parallel::FolderLock::Holder& holder) {
+  throw IoError(fmt::format("{}: process {} on {} has been training here since {}", folder.string(),
+                            holder.pid, holder.host, holder.since),
+                "wait for it, stop it (it saves and ends on SIGTERM), or use another exp_tag");
+}
+
+std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool restarted) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(75);
+  for (bool told = false;;) {
+    const auto holder = parallel::FolderLock::holder(folder);
+    if (!holder.alive) return std::make_unique<parallel::FolderLock>(folder);
+    if (!restarted || std::chrono::steady_clock::now() >= deadline) throw_in_use(folder, holder);
+    if (!std::exchange(told, true))
+      log::info(
+          "waiting for the lock of process {} on {}, which may be this job before its restart",
+          holder.pid, holder.host);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+}
+
+}  // namespace
+
+std::vector<ConfigDifference> config_differences(const Json& before, const Json& now,
+                                                 const std::vector<std::string>& accepted) {
+  Json old_config = before, new_config = now;
+  leave_out_watchers(old_config);
+  leave_out_watchers(new_config);
+  std::map<std::string, Json> a, b;
+  flatten(old_config, "", a);
+  flatten(new_config, "", b);
+  std::map<std::string, int> keys;
+  for (const auto& [key, value] : a) keys[key] = 0;
+  for (const auto& [key, value] : b) keys[key] = 0;
+  std::vector<ConfigDifference> out;
+  for (const auto& [key, unused] : keys) {
+    if (is_among(key, free_keys()) || is_among(key, accepted)) continue;
+    if (is_free_name(key.substr(key.rfind('.') + 1))) continue;
+    const auto x = a.find(key), y = b.find(key);
+    if (x != a.end() && y != b.end()) {
+      if (x->second == y->second) continue;
+      if (x->second.is_string() && y->second.is_string() &&
+          moved(x->second.get<std::string>(), before, now) == y->second.get<std::string>())
+        continue;
+    }
+    out.push_back({key, shown(x == a.end() ? nullptr : &x->second),
+                   shown(y == b.end() ? nullptr : &y->second)});
+  }
+  return out;
+}
+
+int restart_count() {
+  return std::max(std::atoi(restart_variable("SLURM_RESTART_COUNT").c_str()),
+                  std::atoi(restart_variable("TUTTI_RESTART_COUNT").c_str()));
+}
+
+void refuse_start(const StageContext& context) {
+  if (restart_count() > 0) return;  // the lock may be our own
+  const fs::path exp_dir = context.folder("exp_dir");
+  const auto holder = parallel::FolderLock::holder(exp_dir);
+  if (holder.alive) throw_in_use(exp_dir, holder);
+  if (wants_fresh_start(context)) return;
+  const auto plan = trainer::plan_training(context.training, {.exp_dir = exp_dir, .rank = -1});
+  refuse_changed_config(context, exp_dir, plan.loop.checkpoint_folder);
+}
+
+Experiment::Experiment(const StageContext& context, const fs::path& checkpoints, bool restarted)
+    : context_(context),
+      folder_(context.folder("exp_dir")),
+      checkpoints_(checkpoints),
+      restarted_(restarted),
+      lock_(lock_folder(folder_, restarted)) {
+  if (!wants_fresh_start(context)) refuse_changed_config(context, folder_, checkpoints);
+  heart_ = std::thread([this] { beat(); });
+}
+
+void Experiment::clear_way() const {
+  if (restarted_ || !wants_fresh_start(context_)) return;
+  set_aside(checkpoints_);
+  set_aside(folder_ / "metrics.jsonl");
+}
+
+Experiment::~Experiment() { unlock(); }
+
+void Experiment::unlock() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  if (heart_.joinable()) heart_.join();
+  lock_.reset();
+}
+
+void Experiment::beat() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, std::chrono::seconds(5), [this] { return over_; })) try {
+      lock_->beat();
+    } catch (const Error& error) {
+      log::error("{}", error.what());
+      std::_Exit(static_cast<int>(ExitCode::kIo));  // whatever we write now is another run's
+    }
+}
+
+void Experiment::note_config() const {
+  const std::string text = config::to_yaml(context_.training);
+  const fs::path path = config_path(folder_);
+  if (fs::exists(path)) {
+    if (read_file(path) == text) return;
+    for (int number = 1;; ++number) {
+      const fs::path old = fmt::format("{}.{}", path.string(), number);
+      if (fs::exists(old)) continue;
+      fs::copy_file(path, old);
+      break;
+    }
+  }
+  write_file_atomic(path, text);
+}
+
+}  // namespace tutti::systems
