@@ -30,16 +30,20 @@ void UniqueFd::reset(int fd) noexcept {
 std::string read_file(const fs::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno("cannot open " + path.string(), errno);
+  return read_all(fd.get(), path);
+}
+
+std::string read_all(int fd, const fs::path& name) {
   std::string content;
   struct stat info {};
-  if (::fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode))
-    throw_errno("cannot read " + path.string(), EISDIR);
+  if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
+    throw_errno("cannot read " + name.string(), EISDIR);
   if (info.st_size > 0) content.reserve(static_cast<std::size_t>(info.st_size));
   char buffer[1 << 16];
   for (;;) {
-    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("cannot read " + path.string(), errno);
+    if (n < 0) throw_errno("cannot read " + name.string(), errno);
     if (n == 0) return content;
     content.append(buffer, static_cast<std::size_t>(n));
   }
@@ -68,13 +72,36 @@ void fsync_folder(const fs::path& folder) {
   fsync_file(fd.get(), where);
 }
 
+namespace {
+
+constexpr char kTemporaryMark[] = ".tmp.";
+
+// Host, pid and a serial number keep writers of one path apart; containers may share all three, and
+// then the file that is there already says so.
+UniqueFd create_temporary(const fs::path& path, unsigned mode, fs::path& temporary) {
+  static std::atomic<unsigned> serial{0};
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  for (int attempt = 0;; ++attempt) {
+    temporary =
+        fmt::format("{}{}{}.{}.{}", path.string(), kTemporaryMark, host, ::getpid(), serial++);
+    UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (fd) return fd;
+    if (errno != EEXIST || attempt == 1000)
+      throw_errno("cannot create " + temporary.string(), errno);
+  }
+}
+
+}  // namespace
+
+bool is_temporary_name(const fs::path& path) {
+  return path.filename().string().find(kTemporaryMark) != std::string::npos;
+}
+
 void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write,
                        unsigned mode) {
-  static std::atomic<unsigned> serial{0};
-  // The pid and a serial number keep two writers of one path apart; the last rename wins whole.
-  const fs::path temporary = fmt::format("{}.tmp.{}.{}", path.string(), ::getpid(), serial++);
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!fd) throw_errno("cannot create " + temporary.string(), errno);
+  fs::path temporary;
+  UniqueFd fd = create_temporary(path, mode, temporary);
   try {
     write(fd.get());
     fsync_file(fd.get(), temporary);
@@ -99,14 +126,16 @@ void make_folders(const fs::path& folder) {
   if (status) throw_errno("cannot create folder " + folder.string(), status.value());
 }
 
-TempFolder::TempFolder(std::string_view prefix) {
-  std::string pattern = fmt::format("{}/{}-XXXXXX", fs::temp_directory_path().string(), prefix);
+TempFolder::TempFolder(std::string_view prefix, const fs::path& under) : owner_(::getpid()) {
+  const fs::path where = under.empty() ? fs::temp_directory_path() : under;
+  std::string pattern = fmt::format("{}/{}-XXXXXX", where.string(), prefix);
   if (::mkdtemp(pattern.data()) == nullptr)
     throw_errno("cannot create a temporary folder " + pattern, errno);
   path_ = pattern;
 }
 
 TempFolder::~TempFolder() {
+  if (::getpid() != owner_) return;
   std::error_code ignored;  // a destructor has nobody to tell
   fs::remove_all(path_, ignored);
 }

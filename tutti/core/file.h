@@ -31,6 +31,8 @@ class UniqueFd {
 };
 
 std::string read_file(const std::filesystem::path& path);
+// The rest of an open file; `name` is for the error.
+std::string read_all(int fd, const std::filesystem::path& name);
 
 // Readers see the old file or the new one, also after a power cut: writes a temporary file beside
 // `path`, fsyncs it, renames it over, fsyncs the folder. The temporary file is removed on failure.
@@ -48,10 +50,11 @@ void fsync_folder(const std::filesystem::path& folder);
 
 void make_folders(const std::filesystem::path& folder);
 
-// A folder under $TMPDIR that is removed with everything in it at the end of the scope.
+// A folder of this user alone, under $TMPDIR or another folder, that is removed with everything in it
+// at the end of the scope (of the process that made it: a forked child leaves it alone).
 class TempFolder {
  public:
-  explicit TempFolder(std::string_view prefix = "tutti");
+  explicit TempFolder(std::string_view prefix = "tutti", const std::filesystem::path& under = {});
   ~TempFolder();
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
@@ -59,6 +62,10 @@ class TempFolder {
 
  private:
   std::filesystem::path path_;
+  int owner_ = 0;  // the process that made it
 };
+
+// Is this the temporary file of a write_file_atomic, perhaps left by one that was killed?
+bool is_temporary_name(const std::filesystem::path& path);
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -42,6 +43,7 @@ Pipe make_pipe() {
 // calls are allowed, so no allocation may happen there.
 struct Prepared {
   explicit Prepared(const Command& command) {
+    env_text.reserve(64);
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string_view text(*entry);
       const std::string name(text.substr(0, text.find('=')));
@@ -99,52 +101,72 @@ struct Redirects {
   int err = -1;
 };
 
-// Forks and execs; the errno of a failed exec comes back through a close-on-exec pipe, so that
-// "no such program" is an error here and not an exit code later.
+// In the child, which shares our memory until it has started its program: only system calls, and
+// nothing is written but `failure`.
+void become(const Command& command, const Prepared& prepared, const Redirects& redirects,
+            pid_t parent, volatile int& failure) noexcept {
+  if (command.own_group) ::setpgid(0, 0);
+  if (command.die_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD})
+    ::signal(signal, SIG_DFL);
+  if (redirects.in >= 0) ::dup2(redirects.in, 0);
+  if (redirects.out >= 0) ::dup2(redirects.out, 1);
+  if (redirects.err >= 0) ::dup2(redirects.err, 2);
+  seal_descriptors(command.keep_fds);
+  if (command.announce_fd >= 0) {
+    const pid_t self = ::getpid();
+    if (::write(command.announce_fd, &self, sizeof self) != sizeof self) {
+      failure = errno;
+      return;
+    }
+  }
+  if (!prepared.cwd.empty() && ::chdir(prepared.cwd.c_str()) != 0) {
+    failure = errno;
+    return;
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(prepared.program.c_str(), prepared.argv.data(), prepared.env.data());
+  failure = errno;
+}
+
+// vfork, because a worker with a model in memory would spend its time copying page tables: the child
+// borrows our memory, and we wait, until it has become the program. `exec_errno` says why it could
+// not, so that "no such program" is an error here and not an exit code later.
 pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno) {
   if (command.argv.empty()) throw InternalError("empty command");
-  Prepared prepared(command);
-  Pipe status = make_pipe();
+  const Prepared prepared(command);
   const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw_errno("cannot fork for " + command.argv[0], errno);
+  volatile int failure = 0;
+  // Handlers must not run in the child, where they would work on our memory.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const std::lock_guard lock(spawn_mutex());
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // newer headers warn of its sharp edges
+  const pid_t pid = ::vfork();
+#pragma GCC diagnostic pop
   if (pid == 0) {
-    if (command.own_group) ::setpgid(0, 0);
-    if (command.die_with_parent) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD})
-      ::signal(signal, SIG_DFL);
-    if (redirects.in >= 0) ::dup2(redirects.in, 0);
-    if (redirects.out >= 0) ::dup2(redirects.out, 1);
-    if (redirects.err >= 0) ::dup2(redirects.err, 2);
-    seal_descriptors(command.keep_fds);
-    int failure = 0;
-    if (command.announce_fd >= 0) {
-      const pid_t self = ::getpid();
-      if (::write(command.announce_fd, &self, sizeof self) != sizeof self) failure = errno;
-    }
-    if (failure == 0 && !prepared.cwd.empty() && ::chdir(prepared.cwd.c_str()) != 0)
-      failure = errno;
-    if (failure == 0) {
-      ::execve(prepared.program.c_str(), prepared.argv.data(), prepared.env.data());
-      failure = errno;
-    }
-    [[maybe_unused]] const auto n = ::write(status.write.get(), &failure, sizeof failure);
+    become(command, prepared, redirects, parent, failure);
     ::_exit(127);
   }
-  if (command.own_group) ::setpgid(pid, pid);  // both sides set it, so that neither can be too late
-  status.write.reset();
-  int failure = 0;
-  ssize_t n = 0;
-  do n = ::read(status.read.get(), &failure, sizeof failure);
-  while (n < 0 && errno == EINTR);
-  exec_errno = n == static_cast<ssize_t>(sizeof failure) ? failure : 0;
+  const int no_process = errno;
+  if (pid > 0 && command.own_group) ::setpgid(pid, pid);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) throw_errno("cannot fork for " + command.argv[0], no_process);
+  exec_errno = failure;
   return pid;
+}
+
+// Becomes readable when the process has ended; none on kernels before 5.3.
+UniqueFd watch_end_of(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
 }
 
 ExitStatus decode(int raw) {
@@ -184,80 +206,132 @@ std::string CommandResult::describe() const {
   return fmt::format("`{}` {}{}{}", command, how, words.empty() ? "" : ": ", words);
 }
 
+namespace {
+
+// A child's three streams, moved until both outputs are closed or nobody is left to use them.
+class Conversation {
+ public:
+  Conversation(const Command& command, CommandResult& result)
+      : command_(command), result_(result), to_send_(command.stdin_text) {
+    if (!to_send_.empty()) in_ = make_pipe();
+    out_ = make_pipe();
+    err_ = make_pipe();
+    if (to_send_.empty()) in_.read.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  Redirects redirects() const { return {in_.read.get(), out_.write.get(), err_.write.get()}; }
+
+  void run(pid_t pid) {
+    in_.read.reset();
+    out_.write.reset();
+    err_.write.reset();
+    if (in_.write) ::fcntl(in_.write.get(), F_SETFL, O_NONBLOCK);
+    const UniqueFd ended = watch_end_of(pid);
+    const auto deadline = SteadyClock::now() + command_.timeout;
+    bool exited = false;
+    int raw_status = 0;
+    // A grandchild may keep the pipes open after the child has gone; then the child's end decides.
+    while (out_.read || err_.read || !exited) {
+      pollfd fds[5] = {{out_.read.get(), POLLIN, 0},
+                       {err_.read.get(), POLLIN, 0},
+                       {in_.write.get(), POLLOUT, 0},
+                       {exited ? -1 : command_.stop_fd, POLLIN, 0},
+                       {exited ? -1 : ended.get(), POLLIN, 0}};
+      ::poll(fds, 5, exited ? 50 : wait_ms(deadline, static_cast<bool>(ended)));
+      const bool got_bytes = receive(fds[0].revents, out_.read, result_.out) |
+                             receive(fds[1].revents, err_.read, result_.err);
+      if (fds[2].revents != 0) send();
+      if (exited && !got_bytes) break;
+      if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
+      if (!exited && (fds[3].revents != 0 ||
+                      (command_.timeout.count() > 0 && SteadyClock::now() >= deadline))) {
+        result_.timed_out = true;
+        ::kill(command_.own_group ? -pid : pid, SIGKILL);
+        ::waitpid(pid, &raw_status, 0);
+        exited = true;
+      }
+    }
+    const ExitStatus status = decode(raw_status);
+    result_.exit_code = status.exit_code;
+    result_.signal = status.signal;
+  }
+
+ private:
+  int wait_ms(SteadyClock::time_point deadline, bool told_of_the_end) const {
+    if (!told_of_the_end) return 5;
+    if (command_.timeout.count() <= 0) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now());
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60000));
+  }
+
+  bool receive(short events, UniqueFd& source, std::string& sink) const {
+    if (!source || events == 0) return false;
+    char buffer[1 << 16];
+    const ssize_t n = ::read(source.get(), buffer, sizeof buffer);
+    if (n > 0)
+      append_capped(sink, {buffer, static_cast<std::size_t>(n)}, command_.capture_limit,
+                    result_.truncated);
+    else if (n == 0 || errno != EINTR)
+      source.reset();
+    return n > 0;
+  }
+
+  void send() {
+    const ssize_t n = ::write(in_.write.get(), to_send_.data(), to_send_.size());
+    if (n > 0) to_send_.remove_prefix(static_cast<std::size_t>(n));
+    if ((n < 0 && errno != EAGAIN && errno != EINTR) || to_send_.empty()) in_.write.reset();
+  }
+
+  const Command& command_;
+  CommandResult& result_;
+  std::string_view to_send_;
+  Pipe in_;
+  Pipe out_;
+  Pipe err_;
+};
+
+// While it lives, a write to a pipe without a reader is an error and no signal.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~NoPipeSignal() {
+    const timespec now{};
+    while (::sigtimedwait(&set_, nullptr, &now) == SIGPIPE) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+}  // namespace
+
 CommandResult run_command(const Command& command) {
   CommandResult result;
   result.command = command.describe();
-  Pipe in = make_pipe();
-  Pipe out = make_pipe();
-  Pipe err = make_pipe();
+  Conversation conversation(command, result);
   int exec_errno = 0;
-  const pid_t pid = spawn(command, {in.read.get(), out.write.get(), err.write.get()}, exec_errno);
-  in.read.reset();
-  out.write.reset();
-  err.write.reset();
+  const pid_t pid = spawn(command, conversation.redirects(), exec_errno);
   if (exec_errno != 0) {
     ::waitpid(pid, nullptr, 0);
     result.exit_code = 127;
     result.err = fmt::format("cannot start {}: {}", command.argv[0], std::strerror(exec_errno));
     return result;
   }
-
-  ::fcntl(in.write.get(), F_SETFL, O_NONBLOCK);
-  std::string_view to_send = command.stdin_text;
-  if (to_send.empty()) in.write.reset();
-  const auto deadline = SteadyClock::now() + command.timeout;
-  const bool limited = command.timeout.count() > 0;
-  // A grandchild may keep the pipes open after the child has gone; then the child's end decides.
-  bool exited = false;
-  int raw_status = 0;
-  sigset_t pipe_signal;  // a child that closes stdin early must not kill us with SIGPIPE
-  sigset_t previous;
-  sigemptyset(&pipe_signal);
-  sigaddset(&pipe_signal, SIGPIPE);
-  ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &previous);
-  while (out.read || err.read || !exited) {
-    pollfd fds[4] = {{out.read.get(), POLLIN, 0},
-                     {err.read.get(), POLLIN, 0},
-                     {in.write.get(), POLLOUT, 0},
-                     {exited ? -1 : command.stop_fd, POLLIN, 0}};
-    ::poll(fds, 4, exited ? 50 : 20);
-    bool got_bytes = false;
-    for (int i = 0; i < 2; ++i) {
-      UniqueFd& source = i == 0 ? out.read : err.read;
-      if (!source || fds[i].revents == 0) continue;
-      char buffer[1 << 16];
-      const ssize_t n = ::read(source.get(), buffer, sizeof buffer);
-      if (n > 0) {
-        append_capped(i == 0 ? result.out : result.err, {buffer, static_cast<std::size_t>(n)},
-                      command.capture_limit, result.truncated);
-        got_bytes = true;
-      } else if (n == 0 || errno != EINTR) {
-        source.reset();
-      }
-    }
-    if (in.write && fds[2].revents != 0) {
-      const ssize_t n = ::write(in.write.get(), to_send.data(), to_send.size());
-      if (n > 0) to_send.remove_prefix(static_cast<std::size_t>(n));
-      if ((n < 0 && errno != EAGAIN && errno != EINTR) || to_send.empty()) in.write.reset();
-    }
-    if (exited && !got_bytes) break;
-    if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
-    const bool stopped = fds[3].revents != 0;
-    if (!exited && (stopped || (limited && SteadyClock::now() >= deadline))) {
-      result.timed_out = true;
-      ::kill(command.own_group ? -pid : pid, SIGKILL);
-      ::waitpid(pid, &raw_status, 0);
-      exited = true;
-    }
-  }
-  const timespec now{};
-  while (::sigtimedwait(&pipe_signal, nullptr, &now) == SIGPIPE) {
-  }
-  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  const ExitStatus status = decode(raw_status);
-  result.exit_code = status.exit_code;
-  result.signal = status.signal;
+  std::optional<NoPipeSignal> quiet;  // a child may close its input early
+  if (!command.stdin_text.empty()) quiet.emplace();
+  conversation.run(pid);
   return result;
+}
+
+std::mutex& spawn_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 CommandRunner& CommandRunner::system() {
@@ -280,6 +354,7 @@ Process Process::start(const Command& command) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   int exec_errno = 0;
   Process process;
+  process.owner_ = ::getpid();
   const int in_fd = command.stdin_fd >= 0 ? command.stdin_fd : null.get();
   const int out_fd = command.stdout_fd >= 0 ? command.stdout_fd : out.get();
   const int err_fd = command.stderr_fd >= 0 ? command.stderr_fd : err ? err.get() : out_fd;
@@ -292,17 +367,18 @@ Process Process::start(const Command& command) {
 }
 
 Process::Process(Process&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), status_(other.status_) {}
+    : pid_(std::exchange(other.pid_, -1)), owner_(other.owner_), status_(other.status_) {}
 
 Process& Process::operator=(Process&& other) noexcept {
   Process taken(std::move(other));
   std::swap(pid_, taken.pid_);
+  std::swap(owner_, taken.owner_);
   std::swap(status_, taken.status_);
   return *this;  // `taken` ends what this object held before
 }
 
 Process::~Process() {
-  if (pid_ <= 0 || poll()) return;
+  if (pid_ <= 0 || ::getpid() != owner_ || poll()) return;
   signal_group(SIGKILL);
   wait();
 }
@@ -318,10 +394,17 @@ std::optional<ExitStatus> Process::poll() {
 
 std::optional<ExitStatus> Process::wait_for(std::chrono::milliseconds limit) {
   const auto deadline = SteadyClock::now() + limit;
-  auto pause = std::chrono::microseconds(200);
-  while (!poll() && SteadyClock::now() < deadline) {
-    std::this_thread::sleep_for(pause);  // waitpid has no timeout; back off to 10 ms
-    pause = std::min(pause * 2, std::chrono::microseconds(10000));
+  if (poll() || pid_ <= 0) return status_;
+  const UniqueFd ended = watch_end_of(pid_);
+  auto pause = std::chrono::milliseconds(1);  // where the kernel cannot tell us
+  while (!poll()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now());
+    if (left.count() <= 0) break;
+    pollfd fd{ended.get(), POLLIN, 0};
+    ::poll(&fd, 1,
+           static_cast<int>(std::min<std::int64_t>(
+               ended ? left.count() : std::min(left, pause).count(), 60000)));
+    pause = std::min(pause * 2, std::chrono::milliseconds(10));
   }
   return status_;
 }

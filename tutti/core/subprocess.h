@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -105,8 +106,13 @@ class Process {
 
  private:
   pid_t pid_ = -1;
+  pid_t owner_ = -1;  // who started it: a forked copy of this object leaves the child alone
   std::optional<ExitStatus> status_;
 };
+
+// Held while a child borrows this process's memory on its way to its own program. Who measures the
+// memory of processes holds it too, so as not to see the same pages twice.
+std::mutex& spawn_mutex();
 
 // "SIGTERM", or "signal 42" where there is no name.
 std::string signal_name(int signal);

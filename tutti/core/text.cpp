@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+
+#include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
@@ -76,6 +79,63 @@ std::string shell_quote(std::string_view word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
+}
+
+bool is_utf8(std::string_view bytes) noexcept {
+  for (std::size_t i = 0; i < bytes.size();) {
+    const auto first = static_cast<std::uint8_t>(bytes[i++]);
+    if (first < 0x80) continue;
+    const int more = first >= 0xC2 && first < 0xE0   ? 1
+                     : first >= 0xE0 && first < 0xF0 ? 2
+                     : first >= 0xF0 && first < 0xF5 ? 3
+                                                     : 0;
+    if (more == 0) return false;
+    for (int k = 0; k < more; ++k, ++i) {
+      if (i == bytes.size()) return false;
+      const auto next = static_cast<std::uint8_t>(bytes[i]);
+      // The second byte rules out long forms, surrogates and what lies above the last character.
+      const int low = k > 0 ? 0x80 : first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+      const int high = k > 0 ? 0xBF : first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+      if (next < low || next > high) return false;
+    }
+  }
+  return true;
+}
+
+namespace {
+constexpr std::string_view kBase64 =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+}
+
+std::string base64_encode(std::string_view bytes) {
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t k = 0; k < 3; ++k)
+      group = group << 8 | (i + k < bytes.size() ? static_cast<std::uint8_t>(bytes[i + k]) : 0U);
+    for (std::size_t k = 0; k < 4; ++k)
+      out.push_back(i + k <= bytes.size() ? kBase64[group >> (18 - 6 * k) & 63] : '=');
+  }
+  return out;
+}
+
+std::string base64_decode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() / 4 * 3);
+  std::uint32_t group = 0;
+  int bits = 0;
+  while (text.ends_with('=')) text.remove_suffix(1);
+  for (const char c : text) {
+    const auto value = kBase64.find(c);
+    if (value == kBase64.npos) throw DataError("not base64: '" + std::string(1, c) + "'");
+    group = group << 6 | static_cast<std::uint32_t>(value);
+    bits += 6;
+    if (bits < 8) continue;
+    bits -= 8;
+    out.push_back(static_cast<char>(group >> bits));
+  }
+  return out;
 }
 
 std::string closest_match(std::string_view word, const std::vector<std::string>& candidates) {
