@@ -1,5 +1,8 @@
 // tutti cancel: asks the driver of a folder to stop; the folder stays resumable.
+#include <fmt/format.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -10,10 +13,37 @@
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
 #include "tutti/parallel/async/run.h"
+#include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/parallel/wire/network.h"
+#include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::apps {
+namespace {
+
+// A pid means something on its own machine, in its own namespace, and as long as its process lives:
+// the one that gets the signals is held by a descriptor while we look whether it is the right one.
+void signal_driver(const std::filesystem::path& folder, int times) {
+  const auto path = parallel::FolderLock::path(folder);
+  const auto driver =
+      parallel::ProcessIdentity::from_json(parse_json(read_file(path), path.string()));
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, driver.pid, 0U)));
+  const auto alive = driver.alive();
+  if (!alive)
+    throw CommError(
+        fmt::format("the driver runs on {}{}", driver.host,
+                    driver.host == parallel::host_name() ? " in another container" : ""),
+        "run tutti cancel there");
+  if (!*alive) return;
+  for (int i = 0; i < times; ++i)
+    if (process)
+      ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0U);
+    else
+      ::kill(static_cast<pid_t>(driver.pid), SIGTERM);  // a kernel before 5.3
+}
+
+}  // namespace
 
 int run_cancel(int argc, char** argv) {
   std::string folder;
@@ -38,11 +68,7 @@ int run_cancel(int argc, char** argv) {
                   state.value("state", "?").c_str());
     return 0;
   }
-  const std::string host = state["driver"].value("host", "");
-  if (host != parallel::host_name())
-    throw CommError("the driver runs on " + host, "run tutti cancel there");
-  const auto pid = static_cast<pid_t>(state["driver"].value("pid", 0L));
-  for (int signals = 0; signals < (now ? 2 : 1); ++signals) ::kill(pid, SIGTERM);
+  signal_driver(folder, now ? 2 : 1);
   while (folder_state(folder).contains("driver"))
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   state = folder_state(folder);

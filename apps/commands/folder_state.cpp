@@ -1,6 +1,9 @@
 #include "apps/commands/folder_state.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -52,7 +55,9 @@ Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
   Json state;
   // A manifest that says "running" without a living driver was left by a kill -9.
   const std::string written = manifest.value("state", "?");
-  state["state"] = written == "running" && !holder.alive ? "died" : written;
+  // The owner's lock is not for others to read: they can only repeat what is written.
+  const bool hidden = ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
+  state["state"] = written == "running" && !holder.alive && !hidden ? "died" : written;
   state["items"] = counts.total;
   state["ok"] = counts.ok;
   state["failed"] = counts.failed;

@@ -1,5 +1,6 @@
 // tutti gather: results.jsonl from what the journals hold, whatever became of the run.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -9,7 +10,7 @@
 #include "tutti/core/fingerprint.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
-#include "tutti/parallel/worker/command_runner.h"
+#include "tutti/parallel/worker/item_file.h"
 
 namespace tutti::apps {
 namespace {
@@ -18,9 +19,9 @@ namespace {
 parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest) {
   using Kind = parallel::ItemNames::Kind;
   const auto named = parallel::item_names_path(folder);
-  const auto lines = folder / ".tutti" / "items.txt";
+  const auto items = parallel::item_file_path(folder);
   if (std::filesystem::exists(named)) return {Kind::kJsonLine, named};
-  if (std::filesystem::exists(lines)) return {Kind::kLine, lines};
+  if (std::filesystem::exists(items)) return {Kind::kLine, items};
   const bool is_map = manifest.at("fingerprint").contains("command");
   return {is_map ? Kind::kNumber : Kind::kIndex, {}};
 }
@@ -51,7 +52,7 @@ int run_gather(int argc, char** argv) {
                 static_cast<unsigned long long>(counts.ok),
                 static_cast<unsigned long long>(counts.failed),
                 static_cast<unsigned long long>(counts.total - counts.ok - counts.failed));
-  if (counts.ok + counts.failed < counts.total)
+  if (std::max(counts.ok + counts.failed, counts.kept) < counts.total)
     return static_cast<int>(ExitCode::kStoppedResumable);
   return static_cast<int>(counts.failed > 0 ? ExitCode::kItemsFailed : ExitCode::kDone);
 }

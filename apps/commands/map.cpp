@@ -1,31 +1,59 @@
 // tutti map: a command per item, on any backend.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include "apps/command.h"
+#include "apps/commands/map_items.h"
+#include "apps/commands/ordered_output.h"
 #include "tutti/config/load.h"
-#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
+#include "tutti/parallel/backends/local.h"
+#include "tutti/parallel/parallel.h"
 #include "tutti/parallel/run/folder_run.h"
 #include "tutti/parallel/worker/command_runner.h"
+#include "tutti/parallel/worker/command_template.h"
 
 namespace tutti::apps {
 namespace {
 
 using namespace parallel;
 
+constexpr char kExamples[] = R"(
+The item stands for {} in the command; {.} is without its extension, {/} its last part, {//} its
+folder, {/.} last part without extension, {index} its number. One word with blanks is a shell line,
+in which {} may stand inside of any quotes: items never become shell text.
+
+Examples:
+  tutti map -j 8 ::: a.wav b.wav -- sox {} {.}.flac
+  find . -name '*.wav' | tutti map -- soxi -D {}
+  find . -name '*.wav' -print0 | tutti map -0 -- soxi -D {}
+  tutti map --items 100 -- 'echo {} | sha1sum'
+  tutti map --items wavs.txt --output_dir out -- ./features.sh {} {index}
+  tutti map --config slurm.yaml parallel.n_workers=64 --items wavs.txt --output_dir out -- ./decode.sh {}
+
+Without --output_dir the outputs come to stdout in the order of the items and nothing is left behind.
+With it the run can be interrupted and goes on when the same command is given again; results are in
+results.jsonl, failed items with the reason in failed.jsonl.)";
+
 struct MapArguments {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
   std::string items;
+  std::vector<std::string> listed;  // after :::
+  bool has_list = false;
+  bool nul_separated = false;
   std::string output_dir;
   std::vector<std::string> command;
+  int jobs = 0;
+  bool force = false;
   bool async = false;
   bool quiet = false;
   bool json = false;
@@ -43,27 +71,31 @@ ParallelSettings read_settings(const MapArguments& arguments) {
   ParallelSettings settings = parse_parallel(block, problems);
   problems.throw_if_any();
   for (const config::Problem& warning : problems.warnings()) log::warning("{}", warning.describe());
+  if (arguments.jobs > 0)
+    settings.n_workers = arguments.jobs;
+  else if (arguments.config_files.empty() && settings.env == "local" &&
+           block["n_workers"].is_null())
+    settings.n_workers = usable_cpus();
   settings.async = settings.async || arguments.async;
+  settings.resume = settings.resume && !arguments.force;
   return settings;
 }
 
-// The items, and where the workers find them: a copy in the output folder, so that nobody can
-// change the list under a running job.
-struct Items {
-  std::vector<std::string> lines;  // empty: numbers
+MapItems read_item_list(const MapArguments& arguments) {
+  if (arguments.has_list && !arguments.items.empty())
+    throw ConfigError("map: items both after ::: and in --items", "give one of them");
+  if (arguments.has_list) return MapItems::list(arguments.listed);
+  const std::string& given = arguments.items;
+  if (given.empty()) {
+    if (::isatty(STDIN_FILENO) == 1)
+      throw ConfigError("map: no items",
+                        "give them after ::: , in --items FILE|N, or through a pipe");
+    return MapItems::standard_input(arguments.nul_separated);
+  }
   std::uint64_t count = 0;
-  std::string text;
-};
-
-Items read_item_list(const std::string& argument) {
-  Items items;
-  const auto [end, error] =
-      std::from_chars(argument.data(), argument.data() + argument.size(), items.count);
-  if (error == std::errc() && end == argument.data() + argument.size()) return items;
-  items.text = read_file(argument);
-  items.lines = read_items(argument);
-  items.count = items.lines.size();
-  return items;
+  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), count);
+  if (error == std::errc() && end == given.data() + given.size()) return MapItems::numbers(count);
+  return MapItems::file(given, arguments.nul_separated);
 }
 
 // Submits and leaves; what there is to know later is in the folder.
@@ -90,23 +122,24 @@ int submit_and_leave(const MapArguments& arguments, const ParallelSettings& sett
   return 0;
 }
 
-int run_items(const MapArguments& arguments, const ParallelSettings& settings, const Items& items) {
-  Json fingerprint;
-  fingerprint["command"] = arguments.command;
-  fingerprint["items"] = {{"count", items.count}, {"crc32c", crc32c(items.text)}};
-  const Indices indices = range(items.count);
-  RunFolder folder(arguments.output_dir, fingerprint, indices, {.resume = settings.resume});
-  std::filesystem::path items_file;
-  if (!items.lines.empty()) {
-    items_file = folder.path() / ".tutti" / "items.txt";
-    write_file_atomic(items_file, items.text);
-  }
+RunOptions run_options(const MapArguments& arguments, const MapItems& items) {
   RunOptions options;
   options.progress = !arguments.quiet;
   options.handle_signals = true;
-  options.item_of = [&](std::uint64_t index) {
-    return Json(items.lines.empty() ? std::to_string(index) : items.lines.at(index));
-  };
+  options.item_of = [&items](std::uint64_t index) { return items.name(index); };
+  return options;
+}
+
+int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& settings,
+                      const MapItems& items) {
+  Json fingerprint;
+  for (const std::string& word : arguments.command)
+    fingerprint["command"].push_back(bytes_to_json(word));
+  fingerprint["items"] = items.fingerprint();
+  const Indices indices = range(items.size());
+  RunFolder folder(arguments.output_dir, fingerprint, indices, {.resume = settings.resume});
+  const std::filesystem::path items_file = items.write(folder.path());
+  const RunOptions options = run_options(arguments, items);
   const JobSpec job = command_job(arguments.command, items_file);
   if (settings.async && !folder.remaining().empty())
     return submit_and_leave(arguments, settings, folder, job, indices, options, items_file);
@@ -131,39 +164,95 @@ int run_items(const MapArguments& arguments, const ParallelSettings& settings, c
   return static_cast<int>(ExitCode::kItemsFailed);
 }
 
+int run_to_stdout(const MapArguments& arguments, const ParallelSettings& settings,
+                  const MapItems& items) {
+  if (settings.async)
+    throw ConfigError("map: an asynchronous run needs a place for its results",
+                      "add --output_dir DIR");
+  if (items.size() == 0) return 0;
+  Client client(settings);
+  const JobSpec job = command_job(arguments.command, items.write(client.run_folder()));
+  OrderedOutput output(arguments.json);
+  const RunRequest request{.indices = range(items.size()),
+                           .work = {},
+                           .options = run_options(arguments, items),
+                           .on_tick = nullptr};
+  try {
+    client.run(job, request, [&](const Outcome& outcome) {
+      if (outcome.ok())
+        output.add(outcome.index, items.name(outcome.index), take_result(client, outcome));
+      else
+        output.add_failed(outcome.index, items.name(outcome.index), outcome.payload);
+    });
+  } catch (...) {  // what is done is done, also when the run is not
+    output.finish();
+    throw;
+  }
+  output.finish();
+  return static_cast<int>(output.num_failed() == 0 ? ExitCode::kDone : ExitCode::kItemsFailed);
+}
+
+// Takes `::: a b c` out of `words`; what stands before it stays.
+void take_list(std::vector<std::string>& words, MapArguments& arguments) {
+  const auto mark = std::find(words.begin(), words.end(), ":::");
+  if (mark == words.end()) return;
+  arguments.has_list = true;
+  arguments.listed.assign(mark + 1, words.end());
+  words.erase(mark, words.end());
+}
+
 }  // namespace
 
 int run_map(int argc, char** argv) {
   MapArguments arguments;
-  // What follows "--" is the command, untouched.
-  int own_argc = argc;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) != "--") continue;
-    own_argc = i;
-    for (int k = i + 1; k < argc; ++k) arguments.command.emplace_back(argv[k]);
-    break;
+  // What follows "--" is the command, untouched; items may stand before it or after.
+  std::vector<std::string> own(argv + 1, argv + argc);
+  if (const auto dashes = std::find(own.begin(), own.end(), "--"); dashes != own.end()) {
+    arguments.command.assign(dashes + 1, own.end());
+    own.erase(dashes, own.end());
   }
+  take_list(own, arguments);
+  if (!arguments.has_list) take_list(arguments.command, arguments);
+
   CLI::App app{
       "Run a command per item on any backend; stdout of each item becomes its result.\n"
-      "usage: tutti map --config F [key=value...] --items FILE|N --output_dir D -- COMMAND with {} "
-      "{index}"};
+      "usage: tutti map [OPTIONS] [key=value...] [::: ITEM...] -- COMMAND with {}",
+      "tutti map"};
+  app.footer(kExamples);
   app.add_option("--config", arguments.config_files, "config file(s) with a parallel: block")
       ->allow_extra_args(false);
   app.add_option("overrides", arguments.overrides, "key=value");
   app.add_option("--items", arguments.items,
-                 "a file with one item per line, or a number N for 0..N-1")
-      ->required();
-  app.add_option("--output_dir", arguments.output_dir, "where results go; run again to resume")
-      ->required();
+                 "a file with one item per line, or a number N for 0..N-1 (default: stdin)");
+  app.add_flag("-0,--null", arguments.nul_separated, "items are separated by NUL, not by newline");
+  app.add_option("-j,--jobs", arguments.jobs,
+                 "workers; as parallel.n_workers (default without a config: all processors)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--output_dir", arguments.output_dir,
+                 "where results go; run again to resume (default: stdout)");
+  app.add_flag("--force", arguments.force, "forget what the output folder holds and start over");
   app.add_flag("--async", arguments.async,
                "submit and leave; the workers write the results themselves");
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
-  app.add_flag("--json", arguments.json, "a summary as JSON on stdout");
-  CLI11_PARSE(app, own_argc, argv);
+  app.add_flag("--json", arguments.json,
+               "a summary as JSON on stdout; without --output_dir the results as JSON lines");
+  std::reverse(own.begin(), own.end());  // as CLI11 wants it
+  try {
+    app.parse(own);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    throw ConfigError(std::string("map: ") + error.what(), "see tutti map --help");
+  }
   if (arguments.command.empty())
     throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
   const ParallelSettings settings = read_settings(arguments);
-  return run_items(arguments, settings, read_item_list(arguments.items));
+  const MapItems items = read_item_list(arguments);
+  CommandTemplate(arguments.command, items.are_numbers());  // refused here rather than on a worker
+  // A closed terminal, or a reader of our output that leaves, is no reason to stop a run.
+  std::signal(SIGPIPE, SIG_IGN);
+  if (!arguments.output_dir.empty()) std::signal(SIGHUP, SIG_IGN);
+  return arguments.output_dir.empty() ? run_to_stdout(arguments, settings, items)
+                                      : run_in_output_dir(arguments, settings, items);
 }
 
 }  // namespace tutti::apps

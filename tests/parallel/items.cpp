@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tutti/core/file.h"
 #include "tutti/parallel/run/folder_run.h"
 
 namespace tutti::parallel::trial {
@@ -40,7 +41,22 @@ Json long_text(std::uint64_t index) {
 
 Json worker_pid(std::uint64_t) { return ::getpid(); }
 
+Json huge_number(std::uint64_t index) { return (std::uint64_t{1} << 63) + index; }
+
+Json not_text(std::uint64_t) { return {{"bytes", "a\xff"}, {"text", "b"}}; }
+
+Json start_sleeper(std::uint64_t) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "pid").string();
+  if (std::system(("sleep 3599 >/dev/null 2>&1 & echo $! >" + file).c_str()) != 0)
+    throw TaskError("no shell");
+  return std::stoi(read_file(file));
+}
+
 TUTTI_REGISTER_FUNCTION(square);
+TUTTI_REGISTER_FUNCTION(huge_number);
+TUTTI_REGISTER_FUNCTION(not_text);
+TUTTI_REGISTER_FUNCTION(start_sleeper);
 TUTTI_REGISTER_FUNCTION(mischief);
 TUTTI_REGISTER_FUNCTION(one_millisecond);
 TUTTI_REGISTER_FUNCTION(worker_pid);

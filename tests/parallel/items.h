@@ -13,6 +13,9 @@ Json mischief(std::uint64_t index);
 Json one_millisecond(std::uint64_t index);  // sleeps 1 ms, returns {"index": i, "text": "item i"}
 Json long_text(std::uint64_t index);        // 64 KiB
 Json worker_pid(std::uint64_t index);
+Json huge_number(std::uint64_t index);    // 2^63 + index
+Json not_text(std::uint64_t index);       // {"bytes": "a\xff", "text": "b"}
+Json start_sleeper(std::uint64_t index);  // pid of a `sleep 3599`, started by system(3)
 
 ParallelSettings local(int n_workers);
 // 300 items of one millisecond, journaled in `folder`; resumes what is there.

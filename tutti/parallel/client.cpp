@@ -57,8 +57,12 @@ std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange
 }
 
 Client::Client(ParallelSettings settings, ClientOptions options)
-    : engine_(std::make_unique<Engine>(std::move(settings), std::move(options))) {}
-Client::~Client() = default;
+    : engine_(std::make_unique<Engine>(std::move(settings), std::move(options))),
+      owner_(::getpid()) {}
+Client::~Client() {
+  // A forked child has no engine thread, and the workers are not its own.
+  if (::getpid() != owner_) static_cast<void>(engine_.release());
+}
 
 void Client::start_workers() { engine_->start_workers(); }
 const ParallelSettings& Client::settings() const noexcept { return engine_->settings(); }

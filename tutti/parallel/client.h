@@ -5,7 +5,8 @@
 //
 // Most code uses runner.h or parallel.h instead. A Client may be used from any thread, one run at a
 // time; the outcome callback runs on the calling thread. Workers are children of a thread that
-// lives as long as the Client and die with it, whatever happens.
+// lives as long as the Client and die with it, whatever happens; a forked child that drops its copy
+// disturbs nothing.
 #pragma once
 
 #include <cstdint>
@@ -122,7 +123,7 @@ struct RunRequest {
 };
 
 struct ClientOptions {
-  std::filesystem::path run_folder;  // empty: a temporary folder (env local), else ./.tutti-run-PID
+  std::filesystem::path run_folder;         // empty: a temporary one (./.tutti-run-* for clusters)
   std::vector<std::string> worker_command;  // empty: this program in worker mode
   double heartbeat_s = 0.5;
   double silence_s = 0;  // a worker silent for so long is replaced; 0: 3 s local, 20 s cluster
@@ -156,6 +157,7 @@ class Client {
 
  private:
   std::unique_ptr<Engine> engine_;
+  const int owner_;  // the process that made it
 };
 
 }  // namespace tutti::parallel

@@ -10,6 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/parallel/folder/large_result.h"
 
 namespace tutti::parallel {
 namespace {
@@ -76,6 +77,9 @@ ClientScope* current_client() { return innermost_client; }
 Json take_result(const Client& client, const Outcome& outcome) {
   if (outcome.status != wire::ItemStatus::kOkInFile) return Json::parse(outcome.payload);
   const auto path = client.large_result(outcome.payload);
+  if (const std::string problem = LargeResult::problem(path); !problem.empty())
+    throw IoError("item " + std::to_string(outcome.index) + ": " + problem,
+                  "driver and workers must share the run folder");
   Json result = parse_json(read_file(path), path.string());
   std::filesystem::remove(path);
   return result;

@@ -90,22 +90,34 @@ class SshRemote : public ::testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(SshRemote, TheKeyArrivesByInputAndLeavesWithTheWorkers) {
-  const auto key = folder_.path() / "run/.tutti/connect.json";
+// A folder of an earlier run over there must not matter: its key is of a driver that is gone.
+TEST_F(SshRemote, TheKeyArrivesByInputAndIsNoFileThere) {
+  const auto stale = folder_.path() / "run/.tutti/connect.json";
+  make_folders(stale.parent_path());
+  write_file_atomic(stale, "stale");
   int fds[2];
   ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
   const UniqueFd input(fds[0]);
   const UniqueFd connection(fds[1]);  // held open, as the driver does
-  write_all(connection.get(), "{\"secret\": 1}\n", "pipe");
-  Command command{.argv = {"sh", "-c",
-                           script("cp " + key.string() + " seen-$2; stat -c %a " + key.string() +
-                                  " >mode-$2; exit 3")}};
+  write_all(connection.get(), "7b7d\n", "pipe");
+  Command command{.argv = {"sh", "-c", script("echo $TUTTI_CONNECT >seen-$2; exit 3")}};
   command.stdin_fd = input.get();
   const auto status = Process::start(command).wait();
   EXPECT_EQ(status.exit_code, 3);
-  EXPECT_EQ(read_file(folder_.path() / "seen-5"), "{\"secret\": 1}\n");
-  EXPECT_EQ(read_file(folder_.path() / "mode-5"), "600\n");
-  EXPECT_FALSE(std::filesystem::exists(key));
+  EXPECT_EQ(read_file(folder_.path() / "seen-5"), "7b7d\n");
+  EXPECT_EQ(read_file(stale), "stale");
+}
+
+TEST_F(SshRemote, AFolderThatAnotherUserMadeInAdvanceIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
+  make_folders(folder_.path() / "run/logs");
+  ASSERT_EQ(::chown((folder_.path() / "run/logs").c_str(), 12345, 12345), 0);
+  const auto result = run_command({.argv = {"sh", "-c", script("touch ran")},
+                                   .stdin_text = "\n",
+                                   .timeout = std::chrono::seconds(30)});
+  EXPECT_EQ(result.exit_code, 97);
+  EXPECT_THAT(result.err, HasSubstr("belongs to another user"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "ran"));
 }
 
 TEST_F(SshRemote, TheEndOfTheConnectionEndsTheWorkers) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
+#include "tutti/parallel/folder/large_result.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -191,10 +193,13 @@ std::vector<wire::Lease> Claims::make_leases(Held& held, const std::vector<std::
 // A large result lies in a file of the lease; it becomes the folder's with its record.
 void Claims::append_to_journal(const wire::ResultRecord& record) {
   if (record.status == wire::ItemStatus::kOkInFile) {
-    make_folders(output_folder_ / "large");
+    make_own_folder(output_folder_ / "large");
+    const std::string name = LargeResult::own_name(record.payload);
     fs::rename(output_folder_ / ".tutti" / "large" / std::string(record.payload),
-               output_folder_ / "large" / std::string(record.payload));
+               output_folder_ / "large" / name);
     fsync_folder(output_folder_ / "large");
+    journal_.append({record.index, record.status, name});
+    return;
   }
   journal_.append({record.index, record.status, record.payload});
 }

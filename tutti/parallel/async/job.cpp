@@ -9,7 +9,9 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/parallel/worker/command_runner.h"
+#include "tutti/core/file_trust.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/worker/item_file.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -72,10 +74,11 @@ std::function<Json(std::uint64_t)> make_item_of(const ItemNames& names, const In
   if (names.kind == ItemNames::Kind::kIndex) return nullptr;
   if (names.kind == ItemNames::Kind::kNumber)
     return [](std::uint64_t index) { return Json(std::to_string(index)); };
-  auto lines = read_items(names.file);
   if (names.kind == ItemNames::Kind::kLine)
-    return
-        [lines = std::move(lines)](std::uint64_t index) -> Json { return Json(lines.at(index)); };
+    return [items = std::make_shared<ItemFile>(names.file)](std::uint64_t index) {
+      return bytes_to_json((*items)[index]);
+    };
+  auto lines = split(read_file(names.file), '\n');
   std::unordered_map<std::uint64_t, std::string> named;
   for (std::uint64_t i = 0; i < indices.size(); ++i)
     named.emplace(indices[i], std::move(lines.at(i)));
@@ -135,7 +138,8 @@ void AsyncJob::write(const fs::path& folder) const {
 
 AsyncJob AsyncJob::read(const fs::path& folder) {
   const fs::path path = folder / "job.json";
-  const Json json = parse_json(read_file(path), path.string());
+  // It says what to run: nobody else can have written it, or it is refused.
+  const Json json = parse_json(read_trusted_file(path, folder.parent_path()), path.string());
   try {
     AsyncJob job;
     json.at("generation").get_to(job.generation);

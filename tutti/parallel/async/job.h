@@ -29,7 +29,7 @@ using Piece = std::vector<wire::IndexRange>;
 
 // What results.jsonl calls an item.
 struct ItemNames {
-  // 7, "7", line 7 of a file as text, or the JSON value in the line of its place among the indices
+  // 7, "7", item 7 of an item file, or the JSON value in the line of its place among the indices
   enum class Kind { kIndex, kNumber, kLine, kJsonLine };
   Kind kind = Kind::kIndex;
   std::filesystem::path file;
@@ -50,7 +50,7 @@ struct AsyncJob {
   double submitted = 0;
 
   void write(const std::filesystem::path& async_folder) const;
-  // Throws IoError when there is none, DataError when it is not one.
+  // Throws IoError when there is none or another user could have written it, DataError when it is not one.
   static AsyncJob read(const std::filesystem::path& async_folder);
 };
 

@@ -1,11 +1,9 @@
 // A worker of an asynchronous run: one thread that talks to the shared folder.
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -14,6 +12,7 @@
 #include "tutti/parallel/async/claims.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/worker/item_processes.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -48,10 +47,6 @@ class AsyncLink {
         options.run_folder / "journal" / async_journal_name(note_.name), job_.fingerprint_hash,
         JournalOptions{});
     claims_ = std::make_unique<Claims>(options.run_folder, job_, note_.name, *journal_);
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));  // blocked by worker_main
   }
 
   int run() {
@@ -61,7 +56,7 @@ class AsyncLink {
     look_around();
     state_.push_job(1, job_.spec.to_json().dump());
     while (!state_.finished()) {
-      pollfd fds[] = {{state_.event_fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+      pollfd fds[] = {{state_.event_fd(), POLLIN, 0}, {options_.term_fd, POLLIN, 0}};
       ::poll(fds, 2, static_cast<int>(pause().count()));
       take_output();
       if (fds[1].revents != 0) leave_on_signal();
@@ -92,7 +87,7 @@ class AsyncLink {
     last_beat_ = SteadyClock::now();
     ++note_.beat;
     note_.unix_seconds = Clock::system().unix_seconds();
-    note_.rss_bytes = tree_resident_bytes(std::to_string(::getpid()));
+    note_.rss_bytes = tree_memory_bytes(::getpid());
     write_file_quickly(worker_note_path(folder_, note_.name), note_.to_text());
   }
 
@@ -183,7 +178,7 @@ class AsyncLink {
       leave_now(kRestartMe);
     }
     if (options_.memory_limit == 0) return;
-    const std::uint64_t used = tree_resident_bytes(std::to_string(::getpid()));
+    const std::uint64_t used = tree_memory_bytes(::getpid(), options_.memory_limit);
     if (used <= options_.memory_limit) return;
     take_output();
     const std::string text = "the worker used " + format_bytes(used) +
@@ -194,8 +189,8 @@ class AsyncLink {
   }
 
   void leave_on_signal() {
-    signalfd_siginfo info{};
-    [[maybe_unused]] const auto n = ::read(signals_.get(), &info, sizeof info);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
     leave("SIGTERM", false);
   }
 
@@ -241,7 +236,6 @@ class AsyncLink {
   const fs::path folder_;
   const AsyncJob job_;
   const double item_timeout_s_;
-  UniqueFd signals_;
   std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<Claims> claims_;
   WorkerNote note_;

@@ -10,6 +10,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
@@ -112,7 +113,8 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   run.stale_s = async_options.stale_s > 0 ? async_options.stale_s : (is_local(settings) ? 3 : 20);
   run.submitted = Clock::system().unix_seconds();
   const fs::path shared = async_folder(folder.path());
-  for (const char* name : {"claims", "workers", "jobs", "ids"}) make_folders(shared / name);
+  make_private_folder(shared);
+  for (const char* name : {"claims", "workers", "jobs", "ids"}) make_private_folder(shared / name);
   run.write(shared);
   try {
     const auto backend =

@@ -4,6 +4,7 @@
 
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/backends/backends.h"
 #include "tutti/parallel/backends/cluster.h"
@@ -136,8 +137,15 @@ int workers_per_job(const ParallelSettings& settings) { return cluster_workers_p
 
 std::unique_ptr<Backend> make_backend(const ParallelSettings& settings, const WorkerLaunch& launch,
                                       CommandRunner& runner) {
+  WorkerLaunch full = launch;
+  // Workers share processors, and threads that wait by spinning take them from the others. It must
+  // be there before the worker starts: OpenMP reads it when its library is loaded.
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) full.env.try_emplace("OMP_WAIT_POLICY", "passive");
+  // In a container our files may belong to another number than the one the worker runs under.
+  if (settings.env == "kube")
+    full.env.try_emplace(kTrustedUserVariable, std::to_string(::geteuid()));
   for (const BackendRow& row : backend_rows())
-    if (settings.env == row.env) return row.create(settings, launch, runner);
+    if (settings.env == row.env) return row.create(settings, full, runner);
   throw InternalError("make_backend: unknown env '" + settings.env + "' got past parse_parallel");
 }
 

@@ -9,6 +9,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/wire/secrets.h"
@@ -142,8 +143,8 @@ std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission)
   if (options_.export_keys)
     text.submit.env[kConnectVariable] = connect_variable(launch_.run_folder);
   for (const auto& [name, content] : text.beside)
-    write_file_atomic(submission.folder / name, content, 0755);
-  write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0755);
+    write_file_atomic(submission.folder / name, content, 0700);
+  write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0700);
   ++next_submission_;
   const CommandResult result = run_submit(text.submit);
   if (!result.ok() && submission.num_jobs > 1 && is_about_arrays(result)) {
@@ -186,8 +187,8 @@ std::vector<JobStatus> JobQueueBackend::submit(int n) {
   if (options_.check_hosts && !std::exchange(hosts_checked_, true))
     if (const std::string why = dialect_->impossible(options_, runner_); !why.empty())
       throw SchedulerError(why, "ask for less; check_hosts: false waits for hosts that come later");
-  make_folders(launch_.run_folder / "scripts");
-  make_folders(launch_.run_folder / "logs");
+  make_private_folder(launch_.run_folder / "scripts");
+  make_own_folder(launch_.run_folder / "logs");
   if (options_.log_directory && options_.log_directory->find('$') == std::string::npos)
     make_folders(*options_.log_directory);
   std::vector<JobStatus> out;

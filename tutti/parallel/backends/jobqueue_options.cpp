@@ -436,6 +436,12 @@ O parse_jobqueue_options(SchedulerKind kind, const Node& options, Problems& prob
   read_python(normal, out, problems);
   if (out.export_keys && kind == SchedulerKind::kOar)
     problems.add(normal["export_keys"], "OAR exports no environment to jobs", "remove it");
+  else if (out.export_keys)
+    problems.warn(
+        normal["export_keys"],
+        "the key of the run goes into the job's environment, which some schedulers show to "
+        "other users: while the run lives they could pose as one of its workers",
+        "a run folder that the nodes share needs no export_keys (docs/security.md)");
   notices(out, normal, problems);
   check_shape(kind, normal, out, problems);
   return out;

@@ -9,6 +9,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/backends/cluster.h"
@@ -211,7 +212,7 @@ class KubeBackend final : public Backend {
     const std::string name = job_name(next_job_++);
     const std::string manifest =
         kube_manifest(settings_, launch_, name, n, next_worker_id_, version()).dump(2);
-    make_folders(launch_.run_folder / "scripts");
+    make_private_folder(launch_.run_folder / "scripts");
     write_file_atomic(launch_.run_folder / "scripts" / (name + ".json"), manifest);
     Command command = kubectl({"create", "-f", "-"});
     command.stdin_text = manifest;

@@ -18,12 +18,16 @@ using config::Node;
 using config::Problems;
 using config::Schema;
 
+}  // namespace
+
 int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1U, std::thread::hardware_concurrency());
 }
+
+namespace {
 
 std::uint64_t machine_memory() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *

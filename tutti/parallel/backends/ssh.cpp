@@ -9,16 +9,17 @@
 #include <thread>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/backends/cluster.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr char kConnectFile[] = ".tutti/connect.json";
 constexpr int kNoFolder = 97;  // of the remote script
 
 // The last line of a log, in which ssh says why it failed.
@@ -43,7 +44,7 @@ class SshBackend final : public Backend {
   ~SshBackend() override { cancel(); }
 
   std::vector<JobStatus> submit(int n) override {
-    make_folders(launch_.run_folder / "logs");
+    make_own_folder(launch_.run_folder / "logs");
     // Least loaded host first, and those that failed us last.
     std::vector<std::vector<int>> shares(settings_.hosts.size());
     for (int i = 0; i < n; ++i) {
@@ -206,15 +207,13 @@ class SshBackend final : public Backend {
     if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("cannot make a pipe", errno);
     const UniqueFd read_end(fds[0]);
     job.hold = UniqueFd(fds[1]);
-    // The key travels inside the connection, for hosts that do not share the run folder.
-    std::string connect = "\n";
+    // The key travels inside the connection and is never a file over there, where a folder of this
+    // name may be of another user, or of a run of ours that died.
+    std::string connect;
     std::error_code none;
-    if (std::filesystem::exists(launch_.run_folder / kConnectFile, none)) {
-      connect = read_file(launch_.run_folder / kConnectFile);
-      std::replace(connect.begin(), connect.end(), '\n', ' ');
-      connect += '\n';
-    }
-    write_all(job.hold.get(), connect, "ssh's input");  // far less than a pipe holds
+    if (std::filesystem::exists(connect_file(launch_.run_folder), none))
+      connect = connect_variable(launch_.run_folder);
+    write_all(job.hold.get(), connect + "\n", "ssh's input");  // far less than a pipe holds
     Command command{.argv = ssh_command(settings_.hosts[job.host],
                                         ssh_remote_script(settings_, launch_, job.worker_ids))};
     command.stdin_fd = read_end.get();
@@ -255,17 +254,16 @@ std::string ssh_remote_script(const SshSettings& settings, const WorkerLaunch& l
     for (std::size_t i = 1; i < launch.command.size(); ++i)
       words.push_back(shell_quote(launch.command[i]));
   }
-  std::string text = "IFS= read -r tutti_connect\n";
+  std::string text =
+      fmt::format("IFS= read -r {0}\n[ -z \"${0}\" ] || export {0}\n", kConnectVariable);
   text += fmt::format("cd {} || exit {}\n", shell_quote(folder), kNoFolder);
   text += fmt::format(
-      "tutti_made=\n"
-      "if [ ! -r {0}/{1} ] && [ -n \"$tutti_connect\" ]; then\n"
-      "  (umask 077; mkdir -p {0}/.tutti && printf '%s\\n' \"$tutti_connect\" >{0}/{1}) || exit "
-      "{2}\n"
-      "  tutti_made=1\n"
-      "fi\n"
-      "tutti_connect=\nmkdir -p {0}/logs || exit {2}\n",
-      run, kConnectFile, kNoFolder);
+      "(umask 077; mkdir -p {0}/logs) || exit {1}\n"
+      // Whoever made the folder before us can lead what is written in it to any file of ours.
+      "[ -O {0} ] && [ -O {0}/logs ] || {{ echo {0}\" is not to be trusted: it belongs to another "
+      "\"\\\n"
+      "\"user\" >&2; exit {1}; }}\n",
+      run, kNoFolder);
   auto env = launch.env;
   for (const auto& [name, value] : settings.env) env[name] = value;
   for (const auto& [name, value] : env)
@@ -308,10 +306,9 @@ std::string ssh_remote_script(const SshSettings& settings, const WorkerLaunch& l
       "  [ \"$tutti_code\" -le \"$tutti_status\" ] || tutti_status=$tutti_code\n"
       "done\n"
       "kill $tutti_watch 2>/dev/null\n"
-      "[ -z \"$tutti_made\" ] || rm -f {}/{}\n"
       "[ \"$tutti_status\" != 255 ] || tutti_status=254\n"  // 255 is ssh's own
       "exit $tutti_status\n",
-      ids, join(words, " "), run, run, kConnectFile);
+      ids, join(words, " "), run);
   return text;
 }
 

@@ -48,9 +48,9 @@ struct SshSettings {
 // Reads `parallel.options` of env ssh; adds every problem and warning.
 SshSettings parse_ssh_options(const config::Node& options, int n_workers,
                               config::Problems& problems);
-// What runs on the host, for `sh -c`. Its first line of input is the content of the connect file,
-// for hosts that do not share the run folder; the end of its input means that the connection is
-// gone.
+// What runs on the host, for `sh -c`. Its first line of input is the connect variable
+// (wire/secrets.h), which its workers find in their environment; the end of its input means that the
+// connection is gone.
 std::string ssh_remote_script(const SshSettings& settings, const WorkerLaunch& launch,
                               const std::vector<int>& worker_ids);
 std::vector<std::string> ssh_command(const SshHost& host, const std::string& remote_script);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -34,47 +35,99 @@ T get(std::string_view bytes) {
   return value;
 }
 
+// The length of the good record at the front of `rest`, 0 when there is none.
+std::uint64_t good_record(std::string_view rest) {
+  if (rest.size() < 8 + kFixedBytes) return 0;
+  const auto length = get<std::uint32_t>(rest.substr(4));
+  if (length < kFixedBytes || length > rest.size() - 8) return 0;
+  if (static_cast<std::uint8_t>(rest[16]) > static_cast<std::uint8_t>(wire::ItemStatus::kOkInFile))
+    return 0;
+  if (crc32c(rest.substr(4, 4 + length)) != get<std::uint32_t>(rest)) return 0;
+  return 8 + length;
+}
+
+// Where the next good record begins, at the earliest at `at`; the end of `bytes` when none does.
+// Larger ones than writers make are not looked for: that keeps the search short.
+std::uint64_t next_good_record(std::string_view bytes, std::uint64_t at) {
+  constexpr std::uint32_t kLargest = 1 << 20;
+  for (; at + 8 + kFixedBytes <= bytes.size(); ++at)
+    if (get<std::uint32_t>(bytes.substr(at + 4)) <= kLargest && good_record(bytes.substr(at)) > 0)
+      return at;
+  return bytes.size();
+}
+
+// A bit or two may be wrong here as anywhere; another run's header differs in half of them.
+bool is_header_of(std::string_view bytes, std::uint64_t fingerprint, bool& damaged) {
+  if (bytes.size() < kHeaderBytes) return false;
+  std::string want(kMagic);
+  put(want, fingerprint);
+  int wrong = 0;
+  for (std::size_t i = 0; i < kHeaderBytes; ++i)
+    wrong += std::popcount(static_cast<std::uint8_t>(bytes[i] ^ want[i]));
+  damaged = wrong > 0;
+  return wrong <= 2;
+}
+
 }  // namespace
 
+JournalRecord journal_record_at(std::string_view bytes, std::uint64_t offset) {
+  const std::string_view rest = bytes.substr(offset);
+  return {
+      .index = get<std::uint64_t>(rest.substr(8)),
+      .status = static_cast<wire::ItemStatus>(rest[16]),
+      .payload = rest.substr(8 + kFixedBytes, get<std::uint32_t>(rest.substr(4)) - kFixedBytes)};
+}
+
 std::uint64_t scan_journal(std::string_view bytes, std::uint64_t fingerprint,
-                           const std::function<void(const JournalRecord&, std::uint64_t)>& each) {
-  if (bytes.size() < kHeaderBytes || bytes.substr(0, 8) != kMagic) return 0;
-  if (get<std::uint64_t>(bytes.substr(8)) != fingerprint) return 0;
-  std::uint64_t at = kHeaderBytes;
-  for (;;) {
-    const std::string_view rest = bytes.substr(at);
-    if (rest.size() < 8 + kFixedBytes) return at;
-    const auto length = get<std::uint32_t>(rest.substr(4));
-    if (length < kFixedBytes || length > rest.size() - 8) return at;
-    if (crc32c(rest.substr(4, 4 + length)) != get<std::uint32_t>(rest)) return at;
-    const auto status = static_cast<std::uint8_t>(rest[16]);
-    if (status > static_cast<std::uint8_t>(wire::ItemStatus::kOkInFile)) return at;
-    each({.index = get<std::uint64_t>(rest.substr(8)),
-          .status = static_cast<wire::ItemStatus>(status),
-          .payload = rest.substr(8 + kFixedBytes, length - kFixedBytes)},
-         at);
-    at += 8 + length;
+                           const std::function<void(const JournalRecord&, std::uint64_t)>& each,
+                           std::vector<JournalDamage>* damage) {
+  bool header_damaged = false;
+  if (!is_header_of(bytes, fingerprint, header_damaged)) return 0;
+  if (header_damaged && damage != nullptr) damage->push_back({0, kHeaderBytes});
+  std::uint64_t end = kHeaderBytes;  // of the last good record
+  for (std::uint64_t at = end; at < bytes.size();) {
+    const std::uint64_t length = good_record(bytes.substr(at));
+    if (length == 0) {
+      at = next_good_record(bytes, at + 1);
+      continue;
+    }
+    if (at > end && damage != nullptr) damage->push_back({end, at - end});
+    each(journal_record_at(bytes, at), at);
+    end = at += length;
   }
+  // A tail that a kill cut short is ordinary; one of full length is not.
+  const std::string_view tail = bytes.substr(end);
+  if (tail.size() >= 8 + kFixedBytes && get<std::uint32_t>(tail.substr(4)) == tail.size() - 8 &&
+      damage != nullptr)
+    damage->push_back({end, tail.size()});
+  return end;
 }
 
 JournalWriter::JournalWriter(fs::path path, std::uint64_t fingerprint, JournalOptions options)
     : path_(std::move(path)), options_(options) {
   std::uint64_t good = 0;
+  bool header_damaged = false;
   {
     const MappedFile old(path_);
-    good = scan_journal(old.bytes(), fingerprint, [](const JournalRecord&, std::uint64_t) {});
+    std::vector<JournalDamage> damage;
+    good = scan_journal(
+        old.bytes(), fingerprint, [](const JournalRecord&, std::uint64_t) {}, &damage);
+    header_damaged = !damage.empty() && damage[0].offset == 0;
     if (good == 0 && old.bytes().size() >= kHeaderBytes)
       throw IoError(path_.string() + " is not the journal of this run",
-                    "use resume: false to start over");
+                    "use --force (resume: false) to start over");
   }
   fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   if (!fd_) throw_errno("cannot open " + path_.string(), errno);
   if (::ftruncate(fd_.get(), static_cast<off_t>(good)) != 0)
     throw_errno("cannot truncate " + path_.string(), errno);
   if (::lseek(fd_.get(), 0, SEEK_END) < 0) throw_errno("cannot seek in " + path_.string(), errno);
+  std::string header(kMagic);
+  put(header, fingerprint);
+  if (header_damaged &&
+      ::pwrite(fd_.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
+    throw_errno("cannot write " + path_.string(), errno);
   if (good == 0) {
-    std::string header(kMagic);
-    put(header, fingerprint);
     write_all(fd_.get(), header, path_);
     fsync_file(fd_.get(), path_);
     fsync_folder(path_.parent_path());

@@ -8,9 +8,10 @@
 // File: 8 bytes "TUTTIJ1\n", 8 bytes fingerprint, then records of
 //   u32 crc32c of what follows | u32 length of what follows the length | u64 index | u8 status |
 //   payload
-// all little endian. Whatever the bytes are, reading stops at the first record that is not whole
-// and right; a writer cuts the file there and goes on. So a torn tail costs the items in it,
-// nothing else. One writer per file; any number of readers.
+// all little endian. Whatever the bytes are, a record that is not whole and right is passed over, and
+// reading goes on with the next that is: a flipped bit costs the items it hits. Behind the last good
+// record lies what a killed writer left half written; the next writer cuts it off. One writer per
+// file; any number of readers.
 #pragma once
 
 #include <chrono>
@@ -19,6 +20,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/core/file.h"
 #include "tutti/parallel/wire/wire.h"
@@ -38,15 +40,25 @@ struct JournalOptions {
       Fsync::kEverySecond;  // kill -9 loses nothing either way; a power cut at most a second
 };
 
-// Calls `each` for every good record with its offset; returns the length of the good part. Pure:
-// works on bytes, never throws for what they are. 0: not a journal of this fingerprint.
+// Bytes between good records that are no records.
+struct JournalDamage {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+// Calls `each` for every good record with its offset; returns the end of the last one. Pure: works on
+// bytes, never throws for what they are. 0: not a journal of this fingerprint. `damage`: what was
+// passed over on the way there.
 std::uint64_t scan_journal(
     std::string_view bytes, std::uint64_t fingerprint,
-    const std::function<void(const JournalRecord&, std::uint64_t offset)>& each);
+    const std::function<void(const JournalRecord&, std::uint64_t offset)>& each,
+    std::vector<JournalDamage>* damage = nullptr);
+// The record at an offset that scan_journal gave.
+JournalRecord journal_record_at(std::string_view bytes, std::uint64_t offset);
 
 class JournalWriter {
  public:
-  // Opens or creates; a bad tail is cut off. Throws IoError.
+  // Opens or creates; what lies behind the last good record is cut off. Throws IoError.
   JournalWriter(std::filesystem::path path, std::uint64_t fingerprint, JournalOptions options);
   void append(const JournalRecord& record);  // may stay in memory until flush
   void flush();

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <unordered_map>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
+#include "tutti/parallel/folder/large_result.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -28,8 +31,9 @@ std::uint64_t manifest_hash(const Json& manifest) {
 }
 
 // Calls `each` for every record that counts, journal by journal: what an asynchronous worker wrote
-// after it had lost its claim does not (async/board.h).
-void scan_journals(const fs::path& folder, std::uint64_t hash,
+// after it had lost its claim does not (async/board.h), nor a large result whose file is not what it
+// should be. `report`: say what is damaged, and where.
+void scan_journals(const fs::path& folder, std::uint64_t hash, bool report,
                    const std::function<void(MappedFile)>& keep,
                    const std::function<void(const JournalRecord&, std::uint64_t offset)>& each) {
   const auto fence = AsyncFence::load(folder);
@@ -38,11 +42,44 @@ void scan_journals(const fs::path& folder, std::uint64_t hash,
     const bool fenced = stem.starts_with("async-");
     if (fenced && !fence) continue;  // of a run that was absorbed; about to be removed
     MappedFile bytes(file);
-    scan_journal(bytes.bytes(), hash, [&](const JournalRecord& record, std::uint64_t offset) {
-      if (!fenced || fence->accepts(stem, record.index, offset)) each(record, offset);
-    });
+    std::vector<JournalDamage> damage;
+    const std::uint64_t good = scan_journal(
+        bytes.bytes(), hash,
+        [&](const JournalRecord& record, std::uint64_t offset) {
+          if (!fenced || fence->accepts(stem, record.index, offset)) each(record, offset);
+        },
+        &damage);
+    if (report && good == 0 && bytes.bytes().size() >= 16)
+      log::warning("{}: not a journal of this run; its items are not counted", file.string());
+    for (const JournalDamage& hole : damage)
+      if (report)
+        log::warning(
+            "{}: damaged at byte {} ({} bytes are no record); the items in there run again",
+            file.string(), hole.offset, hole.length);
     if (keep) keep(std::move(bytes));
   }
+}
+
+void report_damage(const fs::path& folder, std::uint64_t hash) {
+  scan_journals(folder, hash, true, nullptr, [](const JournalRecord&, std::uint64_t) {});
+}
+
+// Empty: the record's result can be read.
+std::string large_problem(const fs::path& folder, const JournalRecord& record) {
+  if (record.status != wire::ItemStatus::kOkInFile) return "";
+  return LargeResult::problem(folder / "large" / fs::path(record.payload).filename());
+}
+
+// Temporary files of writers that were killed; whoever holds the lock is alone in the folder.
+void remove_leftovers(const fs::path& folder) {
+  std::error_code ignored;  // what cannot be removed is in nobody's way
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (is_temporary_name(entry.path())) fs::remove(entry.path(), ignored);
+}
+
+std::uint64_t count_lines(const fs::path& file) {
+  const MappedFile bytes(file);
+  return static_cast<std::uint64_t>(std::count(bytes.bytes().begin(), bytes.bytes().end(), '\n'));
 }
 
 }  // namespace
@@ -67,9 +104,12 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
       fingerprint_(fingerprint),
       hash_(Fingerprint(fingerprint_).hash()),
       indices_(std::move(indices)) {
-  make_folders(path_);
+  make_own_folder(path_);
+  make_private_folder(path_ / ".tutti");
   lock_ = std::make_unique<FolderLock>(path_);
   refuse_if_async_alive(path_);
+  remove_leftovers(path_);
+  remove_leftovers(path_ / ".tutti");
   const Json manifest = read_manifest(path_);
   created_ = utc_timestamp(Clock::system().unix_seconds());
   if (!options.resume) {
@@ -83,28 +123,33 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
     if (!differences.empty() && options.redo_if_changed)
       start_over(join(differences, "; "), options.keep_old);
     else if (!differences.empty())
-      throw ConfigError(fmt::format("{} holds the results of another run:\n    {}", path_.string(),
-                                    join(differences, "\n    ")),
-                        "use another folder, or resume: false to start over");
+      throw ConfigError(
+          fmt::format("{} holds the results of another run:\n    {}", path_.string(),
+                      join(differences, "\n    ")),
+          "use another folder, or --force (resume: false in the config) to start over");
     if (differences.empty()) created_ = manifest.value("created", created_);
   }
-  make_folders(path_ / "journal");
-  make_folders(path_ / "logs");
+  make_own_folder(path_ / "journal");
+  make_own_folder(path_ / "logs");
   live_.total = indices_.size();
   write_manifest("running", live_);
+  report_damage(path_, hash_);  // before the writer cuts a tail off
   journal_ =
       std::make_unique<JournalWriter>(path_ / "journal" / "main.journal", hash_, options.journal);
   absorb_async(path_, hash_, *journal_);
   done_.resize(indices_.bound());
-  scan_journals(path_, hash_, nullptr, [&](const JournalRecord& record, std::uint64_t) {
-    if (record.index < done_.size() && record.status != wire::ItemStatus::kFailed)
-      done_[record.index] = true;
+  scan_journals(path_, hash_, false, nullptr, [&](const JournalRecord& record, std::uint64_t) {
+    if (record.index < done_.size() && !done_[record.index])
+      done_[record.index] =
+          large_problem(path_, record).empty() && record.status != wire::ItemStatus::kFailed;
   });
   for (std::uint64_t i = 0; i < indices_.size(); ++i) done_before_ += done_[indices_[i]] ? 1 : 0;
   live_.ok = done_before_;
 }
 
-RunFolder::~RunFolder() = default;
+RunFolder::~RunFolder() {
+  if (::getpid() != owner_) static_cast<void>(lock_.release());  // a forked child's copy
+}
 
 // Results that somebody may miss are moved, all at once and whole files only; the lock stays ours.
 void RunFolder::start_over(const std::string& what_changed, bool keep_old) {
@@ -155,9 +200,22 @@ void RunFolder::record(const Client& client, const Outcome& outcome) {
     journal_->flush();
     return;
   }
-  make_folders(path_ / "large");
-  const std::string name = fmt::format("{}.json", outcome.index);
+  make_own_folder(path_ / "large");
+  const std::string name = LargeResult::own_name(outcome.payload);
   const fs::path from = client.large_result(outcome.payload);
+  std::error_code none;
+  if (!fs::exists(from, none)) {
+    // A host that does not share the folder, or a file system that lost it.
+    const std::string why = fmt::format(
+        "its result of more than {} KiB lies in a file of worker {} that cannot be seen here: {}",
+        wire::kMaxInlineResult >> 10, outcome.worker, from.string());
+    --live_.ok;
+    ++live_.failed;
+    log::error("item {}: {}; use an output folder that driver and workers share", outcome.index,
+               why);
+    journal_->append({outcome.index, wire::ItemStatus::kFailed, why});
+    return;
+  }
   if (::rename(from.c_str(), (path_ / "large" / name).c_str()) != 0) {
     // Another file system: copy to a temporary name first, so that the file is whole or absent.
     const fs::path partial = path_ / "large" / (name + ".tmp");
@@ -262,7 +320,7 @@ FolderCounts count_items(const fs::path& folder) {
   if (!manifest.is_object()) return counts;
   counts.total = manifest.value("items", std::uint64_t{0});
   std::vector<std::uint8_t> state;  // 0 unknown, 1 failed, 2 ok
-  scan_journals(folder, manifest_hash(manifest), nullptr,
+  scan_journals(folder, manifest_hash(manifest), false, nullptr,
                 [&](const JournalRecord& record, std::uint64_t) {
                   constexpr std::uint64_t kSane = std::uint64_t{1} << 32;
                   if (record.index >= kSane) return;
@@ -283,65 +341,76 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
   std::vector<std::uint64_t> where(indices.bound());
   std::vector<MappedFile> journals;
   std::vector<bool> ok(indices.bound());
+  std::unordered_map<std::uint64_t, std::string> lost;  // large results that cannot be read
   scan_journals(
-      folder, hash, [&](MappedFile file) { journals.push_back(std::move(file)); },
+      folder, hash, true, [&](MappedFile file) { journals.push_back(std::move(file)); },
       [&](const JournalRecord& record, std::uint64_t offset) {
         // The first good result counts; of failures the last.
         if (record.index >= where.size() || ok[record.index]) return;
+        std::string problem = large_problem(folder, record);
         where[record.index] = (static_cast<std::uint64_t>(journals.size()) << 48) | (offset + 1);
-        ok[record.index] = record.status != wire::ItemStatus::kFailed;
+        ok[record.index] = record.status != wire::ItemStatus::kFailed && problem.empty();
+        if (problem.empty())
+          lost.erase(record.index);
+        else
+          lost[record.index] = std::move(problem);
       });
+  const auto record_of = [&](std::uint64_t index) {
+    return journal_record_at(journals[where[index] >> 48].bytes(),
+                             (where[index] & ((std::uint64_t{1} << 48) - 1)) - 1);
+  };
   FolderCounts counts;
   counts.total = indices.size();
+  for (std::uint64_t i = 0; i < indices.size(); ++i)
+    if (where[indices[i]] != 0) ++(ok[indices[i]] ? counts.ok : counts.failed);
   std::string failed_lines;
   const fs::path name = folder / "results.jsonl";
   const auto walk = [&](int fd) {  // fd -1: only the failed ones are wanted
     std::string buffer;
+    const auto flush = [&] {
+      if (fd >= 0) write_all(fd, buffer, name);
+      buffer.clear();
+    };
     for (std::uint64_t i = 0; i < indices.size(); ++i) {
       const std::uint64_t index = indices[i];
-      if (where[index] == 0) continue;
-      const std::string_view bytes = journals[where[index] >> 48].bytes();
-      const std::uint64_t offset = (where[index] & ((std::uint64_t{1} << 48) - 1)) - 1;
-      std::uint32_t length = 0;
-      for (int b = 0; b < 4; ++b)
-        length |= static_cast<std::uint32_t>(
-                      static_cast<std::uint8_t>(bytes[offset + 4 + static_cast<std::uint64_t>(b)]))
-                  << (8 * b);
-      const auto status = static_cast<wire::ItemStatus>(bytes[offset + 16]);
-      const std::string_view payload = bytes.substr(offset + 17, length - 9);
+      if (where[index] == 0 || (ok[index] && fd < 0)) continue;
+      const JournalRecord record = record_of(index);
       const std::string item = to_json_line(item_of ? item_of(index) : Json(index));
-      if (status == wire::ItemStatus::kFailed) {
-        ++counts.failed;
+      if (!ok[index]) {
+        const auto problem = lost.find(index);
+        const std::string_view reason = problem != lost.end() ? problem->second : record.payload;
         buffer += fmt::format("{{\"index\":{},\"item\":{},\"status\":\"failed\"}}\n", index, item);
         failed_lines +=
             fmt::format("{{\"index\":{},\"item\":{},\"status\":\"failed\",\"reason\":{}}}\n", index,
-                        item, to_json_line(Json(payload)));
+                        item, to_json_line(Json(reason)));
       } else {
-        ++counts.ok;
-        if (fd < 0) continue;
-        std::optional<MappedFile> file;
-        if (status == wire::ItemStatus::kOkInFile)
-          file.emplace(folder / "large" / fs::path(payload).filename());
-        const std::string_view result = file ? file->bytes() : payload;
         buffer +=
             fmt::format("{{\"index\":{},\"item\":{},\"status\":\"ok\",\"result\":", index, item);
+        std::optional<MappedFile> file;
+        if (record.status == wire::ItemStatus::kOkInFile)
+          file.emplace(folder / "large" / fs::path(record.payload).filename());
+        const std::string_view result = file ? file->bytes() : record.payload;
         if (file) {
-          write_all(fd, buffer, name);
+          flush();
           write_all(fd, result, name);
-          buffer = "}\n";
         } else {
           buffer += result;
-          buffer += "}\n";
         }
+        buffer += "}\n";
         if (each) each(index, Json::parse(result));
       }
-      if (buffer.size() > (1 << 20)) {
-        if (fd >= 0) write_all(fd, buffer, name);
-        buffer.clear();
-      }
+      if (buffer.size() > (1 << 20)) flush();
     }
-    if (fd >= 0) write_all(fd, buffer, name);
+    flush();
   };
+  // What was complete stays: results that a damaged journal has lost are still in the file.
+  const bool would_shrink = !only_failed && count_lines(name) > counts.ok + counts.failed && !each;
+  if (would_shrink) {
+    counts.kept = count_lines(name);
+    log::warning("{} has the results of {} items, the journals of {}: it is left as it is",
+                 name.string(), counts.kept, counts.ok + counts.failed);
+    return counts;
+  }
   if (only_failed)
     walk(-1);
   else

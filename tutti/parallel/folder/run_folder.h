@@ -3,7 +3,7 @@
 //
 //   D/manifest.json     fingerprint, counts, state ("running", "stopped", "done")
 //   D/journal/*.journal one per writer ("main" is the driver's; async workers have their own)
-//   D/large/N.json      results too large for the journal
+//   D/large/            results too large for the journal
 //   D/results.jsonl     all items in order, written whole at the end
 //   D/failed.jsonl      only when there are failed items
 //   D/status.json       refreshed every second while running
@@ -11,6 +11,8 @@
 //
 // Not thread-safe; one object holds the folder's lock.
 #pragma once
+
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -40,6 +42,7 @@ struct FolderCounts {
   std::uint64_t total = 0;
   std::uint64_t ok = 0;
   std::uint64_t failed = 0;
+  std::uint64_t kept = 0;  // results of an older results.jsonl, which had more and was left alone
 };
 
 class RunFolder {
@@ -74,6 +77,7 @@ class RunFolder {
   const Json fingerprint_;
   const std::uint64_t hash_;
   const Indices indices_;
+  const int owner_ = ::getpid();  // the process that made it
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<JournalWriter> journal_;
   std::vector<bool> done_;
@@ -85,7 +89,9 @@ class RunFolder {
 };
 
 // Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
-// whoever did the items, in whatever order and however often. Items in no journal are left out.
+// whoever did the items, in whatever order and however often. Items in no journal are left out; a
+// results.jsonl that has more than the journals (damaged ones) stays as it is. A large result whose
+// file is lost or damaged counts as failed.
 // `only_failed`: leaves results.jsonl alone.
 FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fingerprint_hash,
                            const Indices& indices,
@@ -94,7 +100,7 @@ FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fi
                            bool only_failed = false);
 
 // Where a run keeps the names of its items for those who write its results later: one JSON value a
-// line. Absent: the items are lines of .tutti/items.txt, or numbers.
+// line. Absent: the items are those of .tutti/items (worker/item_file.h), or numbers.
 std::filesystem::path item_names_path(const std::filesystem::path& folder);
 
 // manifest.json and status.json of a folder, or null.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
 #include "tutti/parallel/wire/network.h"
@@ -37,20 +38,20 @@ Engine::Engine(ParallelSettings settings, ClientOptions options)
       event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!event_) throw_errno("cannot make an eventfd", errno);
   if (options_.run_folder.empty()) {
-    if (local_) {
+    // Workers of other hosts see the folder we are in, hardly ever our temporary one.
+    if (local_)
       own_folder_.emplace("tutti-run");
-      options_.run_folder = own_folder_->path();
-    } else {
-      options_.run_folder =
-          std::filesystem::current_path() / fmt::format(".tutti-run-{}", ::getpid());
-    }
+    else
+      own_folder_.emplace(".tutti-run", std::filesystem::current_path());
+    options_.run_folder = own_folder_->path();
   }
   options_.run_folder = std::filesystem::absolute(options_.run_folder);
   if (options_.worker_command.empty()) options_.worker_command = {own_program().string()};
   options_.worker_command.insert(options_.worker_command.end(),
                                  {"worker", "--run", options_.run_folder.string()});
   if (options_.silence_s <= 0) options_.silence_s = local_ ? 3 : 20;
-  make_folders(options_.run_folder / ".tutti");
+  make_own_folder(options_.run_folder);
+  make_private_folder(options_.run_folder / ".tutti");
   open_socket();
   backend_ = make_backend(settings_,
                           {.command = options_.worker_command, .run_folder = options_.run_folder},

@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/json.h"
 
 namespace tutti::parallel {
@@ -25,7 +26,7 @@ fs::path connect_file(const fs::path& run_folder) { return run_folder / ".tutti"
 
 void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
   const fs::path path = connect_file(run_folder);
-  make_folders(path.parent_path());
+  make_private_folder(path.parent_path());
   Json json;
   json["version"] = 1;
   json["endpoint"] = info.endpoint;
@@ -38,7 +39,7 @@ void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
 
 std::string connect_variable(const fs::path& run_folder) {
   std::string hex;
-  for (const char c : read_file(connect_file(run_folder)))
+  for (const char c : read_trusted_file(connect_file(run_folder)))
     hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
   return hex;
 }
@@ -52,7 +53,7 @@ ConnectInfo read_connect_file(const fs::path& run_folder) {
       text.push_back(static_cast<char>(std::strtoul(std::string(at, 2).c_str(), nullptr, 16)));
     ::unsetenv(kConnectVariable);
   } else {
-    text = read_file(path);
+    text = read_trusted_file(path);
   }
   const Json json = parse_json(text, path.string());
   try {

@@ -2,7 +2,8 @@
 //
 // The driver makes two key pairs. Its own secret never leaves its memory; the workers' pair and the
 // driver's public key go into RUN_FOLDER/.tutti/connect.json, mode 0600, which is how a worker on
-// another host of the same user finds and proves itself. Nothing secret is on a command line or in
+// another host of the same user finds and proves itself. A worker obeys the driver that file names,
+// so it takes only one that nobody else can have written (core/file_trust.h). Nothing secret is on a command line or in
 // a job script; in a job's environment only where the user asks for it (export_keys).
 #pragma once
 
@@ -34,7 +35,7 @@ void write_connect_file(const std::filesystem::path& run_folder, const ConnectIn
 inline constexpr char kConnectVariable[] = "TUTTI_CONNECT";
 std::string connect_variable(const std::filesystem::path& run_folder);
 // From the variable, which is then removed so that items do not see it, else from the file. Throws
-// IoError when it cannot be read, DataError when it is not one.
+// IoError when it cannot be read or trusted, DataError when it is not one.
 ConnectInfo read_connect_file(const std::filesystem::path& run_folder);
 
 // Answers ZAP requests of one ZeroMQ context: peers with `worker_public_key` pass, others get

@@ -1,8 +1,6 @@
-// Any command as an item: what `tutti map` runs. `{}` stands for the item, `{index}` for its
-// number.
+// Any command as an item: what `tutti map` runs.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,14 +11,6 @@
 
 namespace tutti::parallel {
 
-// One line per item; no items are lost to a missing last newline. Throws IoError.
-std::vector<std::string> read_items(const std::filesystem::path& path);
-
-// The command for one item. A single word with white space in it is a shell line: there the item is
-// quoted for the shell.
-std::vector<std::string> expand_command(const std::vector<std::string>& command,
-                                        const std::string& item, std::uint64_t index);
-
 // An item's command was ended by SIGTERM. Schedulers send it to every process of a job that has to
 // go, so the worker looks whether it is meant too: then the item has not failed, it goes elsewhere.
 class CommandTerminated : public TaskError {
@@ -28,7 +18,9 @@ class CommandTerminated : public TaskError {
   using TaskError::TaskError;
 };
 
-// `items_file` must be readable by the workers; empty: item i is the number i.
+// The job that runs `command` (command_template.h) on each line of `items_file` (item_file.h), which
+// the workers must be able to read; empty: item i is the number i. Its results are the commands'
+// outputs without one last newline, as bytes_to_json has them.
 JobSpec command_job(const std::vector<std::string>& command,
                     const std::filesystem::path& items_file);
 

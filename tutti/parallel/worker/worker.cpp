@@ -4,8 +4,11 @@
 
 #include <thread>
 
+#include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/folder/large_result.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/wire/job_spec.h"
 #include "tutti/parallel/worker/command_runner.h"
@@ -137,7 +140,7 @@ class Compute {
       if (batch.indices.size() > 1) {
         run_together(batch.indices);
       } else if (batch_size_ > 1) {
-        results_.push_back(to_json_line(runner_->forward_batch(batch.indices, *env_).at(0)));
+        results_.push_back(to_text(runner_->forward_batch(batch.indices, *env_).at(0)));
       } else {
         results_.push_back(to_text(runner_ ? runner_->forward(batch.indices[0], *env_)
                                            : function_(batch.indices[0])));
@@ -186,7 +189,7 @@ class Compute {
   void run_together(const std::vector<std::uint64_t>& indices) {
     try {
       for (Json& result : runner_->forward_batch(indices, *env_))
-        results_.push_back(to_json_line(result));
+        results_.push_back(to_text(result));
       if (results_.size() == indices.size()) return;
     } catch (const std::exception& failure) {
       log::debug("a batch of {} failed ({}); its items are tried one by one", indices.size(),
@@ -195,8 +198,7 @@ class Compute {
       for (std::size_t i = 0; i < indices.size(); ++i) {
         results_.emplace_back();
         try {
-          results_.back() =
-              to_json_line(runner_->forward_batch(std::span(&indices[i], 1), *env_).at(0));
+          results_.back() = to_text(runner_->forward_batch(std::span(&indices[i], 1), *env_).at(0));
         } catch (...) {  // an item's failure is a result like any other
           errors_[i] = describe_current_exception().text;
         }
@@ -207,16 +209,37 @@ class Compute {
                                 indices.size()));
   }
 
-  // Bytes that are not UTF-8 must not make an item fail: to_json_line replaces them.
+  // A short cut for numbers; and what an item returns must not change on its way, nor make it fail:
+  // bytes that JSON cannot hold are marked and go as base64.
   static std::string to_text(const Json& result) {
-    return result.is_number_integer() ? fmt::to_string(result.get<std::int64_t>())
-                                      : to_json_line(result);
+    if (result.is_number_unsigned()) return fmt::to_string(result.get<std::uint64_t>());
+    if (result.is_number_integer()) return fmt::to_string(result.get<std::int64_t>());
+    try {
+      return result.dump();
+    } catch (const Json::type_error&) {  // not UTF-8
+      return with_marked_bytes(result).dump();
+    }
+  }
+
+  static Json with_marked_bytes(const Json& value) {
+    if (value.is_string()) return bytes_to_json(value.get_ref<const std::string&>());
+    if (!value.is_structured()) return value;
+    Json out = value.is_array() ? Json::array() : Json::object();
+    for (const auto& [key, part] : value.items()) {
+      if (value.is_array())
+        out.push_back(with_marked_bytes(part));
+      else if (is_utf8(key))
+        out[key] = with_marked_bytes(part);
+      else
+        throw TaskError("a key of the result is not UTF-8");
+    }
+    return out;
   }
 
   std::string write_large(std::uint64_t lease, std::uint64_t index, const std::string& text) const {
-    std::string name = fmt::format("{}-{}.json", lease, index);
+    std::string name = fmt::format("{}-{}", lease, LargeResult::name(index, text));
     const auto folder = options_.run_folder / ".tutti" / "large";
-    make_folders(folder);
+    make_private_folder(folder);
     write_file_atomic(folder / name, text, 0600);
     return name;
   }
@@ -247,7 +270,7 @@ int run_worker(const WorkerOptions& options) {
   int code = 0;
   std::thread link([&] {
     if (options.async_generation.empty())
-      run_link(state, options);
+      code = run_link(state, options);
     else
       code = run_async_link(state, options);
   });

@@ -25,6 +25,7 @@ struct WorkerOptions {
   double drain_at = 0;             // unix seconds: finish the running item and leave; 0: never
   std::string async_generation;    // not empty: an asynchronous run, no driver
   std::string async_name;          // of this process in it
+  int term_fd = -1;                // can be read once SIGTERM has come; -1: nobody listens
   bool own_process = true;         // false: a thread of the driver (no signals, no exit)
 };
 

@@ -1,14 +1,11 @@
 // The worker's side of the wire: one thread that owns the socket.
 #include <fmt/format.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
-#include <fstream>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -16,6 +13,7 @@
 #include "tutti/core/units.h"
 #include "tutti/parallel/wire/network.h"
 #include "tutti/parallel/wire/secrets.h"
+#include "tutti/parallel/worker/item_processes.h"
 #include "tutti/parallel/worker/worker_state.h"
 
 namespace tutti::parallel {
@@ -40,10 +38,7 @@ std::string choose_endpoint(const ConnectInfo& info) {
 class Link {
  public:
   Link(WorkerState& state, const WorkerOptions& options)
-      : state_(state),
-        options_(options),
-        pid_(std::to_string(::getpid())),
-        context_(::zmq_ctx_new()) {
+      : state_(state), options_(options), pid_(::getpid()), context_(::zmq_ctx_new()) {
     socket_ = ::zmq_socket(context_, ZMQ_DEALER);
     const ConnectInfo info = read_connect_file(options.run_folder);
     const auto set_int = [&](int option, int value) {
@@ -66,12 +61,6 @@ class Link {
     const std::string endpoint = choose_endpoint(info);
     if (::zmq_connect(socket_, endpoint.c_str()) != 0)
       throw CommError("cannot connect to " + endpoint + ": " + ::zmq_strerror(::zmq_errno()));
-    if (options_.own_process) {
-      sigset_t set;
-      sigemptyset(&set);
-      sigaddset(&set, SIGTERM);
-      signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));  // blocked by worker_main
-    }
   }
   ~Link() {
     ::zmq_close(socket_);
@@ -87,11 +76,11 @@ class Link {
     while (!state_.finished()) {
       zmq_pollitem_t items[] = {{socket_, 0, ZMQ_POLLIN, 0},
                                 {nullptr, state_.event_fd(), ZMQ_POLLIN, 0},
-                                {nullptr, signals_.get(), ZMQ_POLLIN, 0}};
-      ::zmq_poll(items, signals_ ? 3 : 2, tick_ms());
+                                {nullptr, options_.term_fd, ZMQ_POLLIN, 0}};
+      ::zmq_poll(items, options_.term_fd >= 0 ? 3 : 2, tick_ms());
       if (items[1].revents != 0) send_output();
       if (items[0].revents != 0) receive();
-      if (signals_ && items[2].revents != 0) leave_on_signal();
+      if (items[2].revents != 0) leave_on_signal();
       if (options_.drain_at > 0 && reason_.empty() &&
           Clock::system().unix_seconds() >= options_.drain_at)
         leave_before_the_walltime();
@@ -166,8 +155,11 @@ class Link {
 
   void beat(SteadyClock::time_point now) {
     last_beat_ = now;
-    send(wire::encode(wire::Heartbeat{tree_resident_bytes(pid_),
-                                      state_.num_queued() + (state_.running() ? 1 : 0)}));
+    // Results first: an item that is finished here is still unfinished for the driver until it has
+    // the result, and a beat without it would make the driver hand the item out again.
+    std::uint64_t unfinished = 0;
+    for (const std::string& message : state_.take_output(&unfinished)) send(message);
+    send(wire::encode(wire::Heartbeat{tree_memory_bytes(pid_), unfinished}));
   }
 
   void watch_running_item(SteadyClock::time_point now) {
@@ -184,7 +176,7 @@ class Link {
       report_trouble(wire::TroubleKind::kTimeout, *running,
                      "took longer than item_timeout = " + format_duration(timeout));
     if (options_.memory_limit == 0) return;
-    const std::uint64_t used = tree_resident_bytes(pid_);
+    const std::uint64_t used = tree_memory_bytes(pid_, options_.memory_limit);
     if (used > options_.memory_limit)
       report_trouble(wire::TroubleKind::kMemory, *running,
                      "the worker used " + format_bytes(used) +
@@ -200,9 +192,9 @@ class Link {
   }
 
   void leave_on_signal() {
-    signalfd_siginfo info{};
-    [[maybe_unused]] const auto n = ::read(signals_.get(), &info, sizeof info);
-    log::warning("got {}; finishing the running item, then leaving", "SIGTERM");
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
+    log::warning("got SIGTERM; finishing the running item, then leaving");
     reason_ = "SIGTERM";
     state_.stop();
   }
@@ -224,10 +216,9 @@ class Link {
 
   WorkerState& state_;
   const WorkerOptions& options_;
-  const std::string pid_;
+  const pid_t pid_;
   void* context_ = nullptr;
   void* socket_ = nullptr;
-  UniqueFd signals_;
   std::uint32_t heartbeat_ms_ = 500;
   SteadyClock::time_point last_heard_;
   SteadyClock::time_point last_beat_;
@@ -238,12 +229,14 @@ class Link {
 
 }  // namespace
 
-void run_link(WorkerState& state, const WorkerOptions& options) {
+int run_link(WorkerState& state, const WorkerOptions& options) {
   try {
     Link(state, options).run();
-  } catch (const std::exception& error) {
+    return 0;
+  } catch (const Error& error) {
     log::error("worker {}: {}", options.id, error.what());
     state.stop();
+    return static_cast<int>(error.exit_code());
   }
 }
 

@@ -1,10 +1,11 @@
-// Process set-up of a worker: arguments, limits, the keeper.
-#include <fcntl.h>
+// Process set-up of a worker: arguments, limits, signals.
 #include <sched.h>
-#include <sys/prctl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -16,6 +17,7 @@
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/client.h"
 #include "tutti/parallel/worker/command_runner.h"
+#include "tutti/parallel/worker/item_processes.h"
 #include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
@@ -37,32 +39,21 @@ void bind_to_cpus() {
     log::warning("cannot bind to CPUs {}: {}", text, std::strerror(errno));
 }
 
-// Leaves a small process behind whose only job is to end this worker's process group when the
-// worker is gone, however it went: kill -9 of a worker must not orphan the commands it had started.
-// (PDEATHSIG reaches children only, not grandchildren.) Must run before any thread exists.
-void start_keeper() {
-  if (::getpgrp() != ::getpid()) return;  // not a group leader: started by hand, nothing to keep
-  int fds[2];
-  if (::pipe(fds) != 0) return;
-  const pid_t group = ::getpgrp();
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::close(fds[1]);
-    ::prctl(PR_SET_NAME, "tutti-keeper");
-    // Nothing but the pipe: the keeper must not hold the worker's log or terminal open.
-    for (int fd = 0; fd < 256; ++fd)
-      if (fd != fds[0]) ::close(fd);
-    sigset_t all;
-    sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);  // only SIGKILL and the pipe end it
-    char byte = 0;
-    while (::read(fds[0], &byte, 1) < 0 && errno == EINTR) {
-    }
-    ::kill(-group, SIGKILL);  // itself included
-    ::_exit(0);
-  }
-  ::close(fds[0]);
-  ::fcntl(fds[1], F_SETFD, FD_CLOEXEC);  // held until this process ends
+// SIGTERM means "leave after this item" and is heard by the link. A handler and not a blocked signal:
+// what items start would inherit the block and could not be ended.
+int term_event = -1;
+void on_term(int) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(term_event, &one, sizeof one);
+}
+
+void listen_for_term() {
+  term_event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (term_event < 0) throw_errno("cannot make an eventfd", errno);
+  struct sigaction action {};
+  action.sa_handler = on_term;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
 }
 
 }  // namespace
@@ -74,6 +65,12 @@ std::optional<int> worker_main_if_requested(int argc, char** argv) {
 }
 
 int worker_main(int argc, char** argv) try {
+  if (argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+    std::puts(
+        "Be a worker of a run; backends start it, not people.\n"
+        "usage: tutti worker --run FOLDER --id N [--async GENERATION]");
+    return 0;
+  }
   WorkerOptions options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i];
@@ -100,13 +97,10 @@ int worker_main(int argc, char** argv) try {
     return supervise_async(command, options);
   }
   register_command_runner();
-  start_keeper();
-  // SIGTERM means "leave after this item" and is read by the link; Ctrl-C is the driver's business.
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGINT, SIG_IGN);
+  answer_for_descendants();
+  listen_for_term();
+  options.term_fd = term_event;
+  ::signal(SIGINT, SIG_IGN);  // Ctrl-C is the driver's business
   ::signal(SIGPIPE, SIG_IGN);
   if (const int nice = static_cast<int>(env_number("TUTTI_WORKER_NICE", 0));
       nice != 0 && ::nice(nice) == -1)

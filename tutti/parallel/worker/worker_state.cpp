@@ -6,33 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "tutti/core/error.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
-
-namespace {
-
-std::uint64_t resident_bytes(const std::string& pid) {
-  std::ifstream statm("/proc/" + pid + "/statm");
-  std::uint64_t total = 0;
-  std::uint64_t resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGE_SIZE));
-}
-
-}  // namespace
-
-std::uint64_t tree_resident_bytes(const std::string& pid, int depth) {
-  std::uint64_t total = resident_bytes(pid);
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-  std::string child;
-  while (depth < 8 && children >> child) total += tree_resident_bytes(child, depth + 1);
-  return total;
-}
 
 ProgressPage::ProgressPage(const fs::path& run_folder, int worker_id) {
   const UniqueFd fd(
@@ -124,8 +103,9 @@ void WorkerState::stop() {
   wake_.notify_one();
 }
 
-std::vector<std::string> WorkerState::take_output() {
+std::vector<std::string> WorkerState::take_output(std::uint64_t* unfinished) {
   const std::lock_guard lock(mutex_);
+  if (unfinished != nullptr) *unfinished = num_queued_locked() + (running_ ? 1 : 0);
   std::uint64_t count = 0;
   [[maybe_unused]] const auto n = ::read(event_.get(), &count, sizeof count);
   signalled_ = false;
@@ -143,6 +123,10 @@ std::optional<WorkerState::Running> WorkerState::running() const {
 
 std::uint64_t WorkerState::num_queued() const {
   const std::lock_guard lock(mutex_);
+  return num_queued_locked();
+}
+
+std::uint64_t WorkerState::num_queued_locked() const {
   std::uint64_t total = 0;
   for (const auto& lease : leases_)
     for (std::size_t r = lease.at; r < lease.unstarted.size(); ++r)

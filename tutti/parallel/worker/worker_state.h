@@ -54,8 +54,9 @@ class WorkerState {
   void push_job(std::uint32_t job, std::string spec_json);
   void push_lease(const wire::Lease& lease);
   std::vector<IndexRange> take_back(std::uint64_t lease, std::uint64_t max_items);
-  void stop();                             // no new item; finished() once the running one is over
-  std::vector<std::string> take_output();  // messages to send
+  void stop();  // no new item; finished() once the running one is over
+  // Messages to send. `unfinished`: the items that none of them, nor any before, has a result of.
+  std::vector<std::string> take_output(std::uint64_t* unfinished = nullptr);
   int event_fd() const noexcept { return event_.get(); }
   struct Running {
     std::uint64_t lease = 0;
@@ -96,6 +97,7 @@ class WorkerState {
     std::vector<IndexRange> unstarted;
     std::size_t at = 0;  // ranges before it are used up
   };
+  std::uint64_t num_queued_locked() const;
   void signal_locked();
   void flush_locked();
 
@@ -119,10 +121,7 @@ class WorkerState {
   SteadyTime last_flush_{};
 };
 
-// Resident memory of a process and everything below it: a command an item runs counts as the item.
-std::uint64_t tree_resident_bytes(const std::string& pid, int depth = 0);
-
-// The link's thread function; returns when the worker should leave.
-void run_link(WorkerState& state, const WorkerOptions& options);
+// The link's thread function; returns when the worker should leave, with its exit code.
+int run_link(WorkerState& state, const WorkerOptions& options);
 
 }  // namespace tutti::parallel

@@ -1,0 +1,75 @@
+#include "apps/commands/map_items.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tutti/core/crc32c.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/parallel/worker/item_file.h"
+
+namespace tutti::apps {
+
+MapItems MapItems::numbers(std::uint64_t count) {
+  MapItems items;
+  items.count_ = count;
+  items.numbers_ = true;
+  return items;
+}
+
+MapItems MapItems::list(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += word + '\0';
+  MapItems items;
+  items.take(std::move(text), "the command line", true);
+  return items;
+}
+
+MapItems MapItems::file(const std::filesystem::path& path, bool nul_separated) {
+  MapItems items;
+  items.take(read_file(path), path.string(), nul_separated);
+  return items;
+}
+
+MapItems MapItems::standard_input(bool nul_separated) {
+  MapItems items;
+  items.take(read_all(STDIN_FILENO, "standard input"), "standard input", nul_separated);
+  return items;
+}
+
+void MapItems::take(std::string text, const std::string& where, bool nul_separated) {
+  text_ = std::move(text);
+  const char separator = nul_separated ? '\0' : '\n';
+  for (std::string_view rest = text_; !rest.empty();) {
+    const auto end = rest.find(separator);
+    std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    if (!nul_separated && item.ends_with('\r')) item.remove_suffix(1);
+    if (item.find('\0') != item.npos)
+      throw DataError(fmt::format("{}:{}: the item has a NUL byte, which no command can be given",
+                                  where, items_.size() + 1),
+                      "where NUL separates the items, say --null");
+    items_.push_back(item);
+  }
+  count_ = items_.size();
+}
+
+Json MapItems::name(std::uint64_t index) const {
+  return numbers_ ? Json(std::to_string(index)) : bytes_to_json(items_.at(index));
+}
+
+Json MapItems::fingerprint() const {
+  std::uint32_t crc = 0;
+  for (const std::string_view item : items_)
+    crc = crc32c(std::string_view("\n", 1), crc32c(item, crc));
+  return {{"count", count_}, {"crc32c", crc}};
+}
+
+std::filesystem::path MapItems::write(const std::filesystem::path& run_folder) const {
+  if (numbers_) return {};
+  const auto path = parallel::item_file_path(run_folder);
+  parallel::ItemFile::write(path, items_);
+  return path;
+}
+
+}  // namespace tutti::apps

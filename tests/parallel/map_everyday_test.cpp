@@ -1,0 +1,264 @@
+// `tutti map` as it is typed: items from anywhere, bytes of any kind, results to stdout or a folder,
+// and what may happen to either.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "tests/parallel/items.h"
+#include "tests/parallel/processes.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+#include "tutti/parallel/folder/run_folder.h"
+
+namespace tutti::parallel {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace trial;
+using ::testing::HasSubstr;
+
+const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+
+class Everyday : public ::testing::Test {
+ protected:
+  // A bash line; `tutti` is ours, the working folder the test's own.
+  CommandResult sh(const std::string& line) const {
+    return run_command({.argv = {"bash", "-c", "tutti() { " + kTutti + " \"$@\"; }; " + line},
+                        .env = {{"TMPDIR", temporary_.path().string()}},
+                        .cwd = folder_.path(),
+                        .timeout = std::chrono::seconds(100)});
+  }
+  std::string content(const std::string& name) const { return read_file(folder_.path() / name); }
+  std::size_t num_lines(const std::string& name) const {
+    const std::string text = content(name);
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+  static int processes_with(const std::string& word) {
+    int count = 0;
+    for (const pid_t pid : all_pids())
+      if (pid != ::getpid() && proc_text(pid, "cmdline").find(word) != std::string::npos) ++count;
+    return count;
+  }
+  bool nothing_left() const {
+    return fs::is_empty(temporary_.path()) && fs::is_empty(folder_.path());
+  }
+  TempFolder folder_{"everyday"};
+  TempFolder temporary_{"everyday-tmp"};
+};
+
+TEST_F(Everyday, ItemsOnTheCommandLineOrFromAPipeGoToStdoutInOrderAndLeaveNothing) {
+  const std::string want = "a\nb c\nd\n";
+  for (const char* line :
+       {"tutti map -j 2 ::: a 'b c' d -- echo {}", "tutti map -j 2 -- echo {} ::: a 'b c' d",
+        "printf 'a\\nb c\\nd\\n' | tutti map -j 3 -- echo {}",
+        "tutti map --items <(printf 'a\\nb c\\nd') -- echo {}",
+        "printf 'a\\r\\nb c\\nd\\n' | tutti map --items /dev/stdin -- 'echo {}'",
+        "printf 'a\\0b c\\0d' | tutti map -0 -- 'echo \"{}\"'"}) {
+    const auto r = sh(line);
+    EXPECT_EQ(r.exit_code, 0) << line << r.err;
+    EXPECT_EQ(r.out, want) << line;
+    EXPECT_EQ(r.err, "") << line;
+  }
+  // The slowest comes first.
+  EXPECT_EQ(sh("tutti map -j 3 ::: 0.3 0.1 0 -- 'sleep {}; echo {}'").out, "0.3\n0.1\n0\n");
+  EXPECT_EQ(sh("tutti map --json ::: x -- echo y{}").out,
+            "{\"index\":0,\"item\":\"x\",\"status\":\"ok\",\"result\":\"yx\"}\n");
+  EXPECT_EQ(sh("tutti map -- echo {} </dev/null").exit_code, 0);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
+  const auto stopped = sh("tutti map -j 1 ::: a b c -- 'echo {}; test {} != b'");
+  EXPECT_EQ(stopped.exit_code, 7);
+  EXPECT_EQ(stopped.out, "a\n");
+  EXPECT_THAT(stopped.err, HasSubstr("item 1 failed"));
+  const auto skipped =
+      sh("tutti map -j 1 +parallel.on_error=skip ::: a b c -- 'echo {}; test {} != b'");
+  EXPECT_EQ(skipped.exit_code, 7);
+  EXPECT_EQ(skipped.out, "a\nc\n");
+  EXPECT_THAT(skipped.err, HasSubstr("item \"b\" failed"));
+  EXPECT_EQ(sh("tutti map --async ::: a -- echo {}").exit_code, 2);
+  EXPECT_EQ(sh("tutti map --no-such-option ::: a -- echo {}").exit_code, 2);
+  EXPECT_EQ(sh("tutti map ::: a").exit_code, 2);
+  const auto unsafe = sh("tutti map ::: a -- 'echo $(({}+1))'");
+  EXPECT_EQ(unsafe.exit_code, 2);
+  EXPECT_THAT(unsafe.err, HasSubstr("arithmetic"));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(Everyday, HelpShowsExamplesThatWork) {
+  const auto help = sh("tutti map --help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("tutti map --items 100 -- 'echo {} | sha1sum'"));
+  EXPECT_EQ(sh("tutti map --items 100 -- 'echo {} | sha1sum' | sort -u | wc -l").out, "100\n");
+  EXPECT_EQ(sh("tutti worker --help").exit_code, 0);
+}
+
+TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {
+  ASSERT_EQ(
+      sh("printf 'a\\377b\\n' | tutti map --quiet --output_dir out -- 'printf %s {}'").exit_code,
+      0);
+  EXPECT_EQ(content("out/results.jsonl"),
+            "{\"index\":0,\"item\":{\"base64\":\"Yf9i\"},\"status\":\"ok\",\"result\":{\"base64\":"
+            "\"Yf9i\"}}\n");
+  const std::string before = content("out/results.jsonl");
+  ASSERT_EQ(sh("tutti gather out").exit_code, 0);
+  EXPECT_EQ(content("out/results.jsonl"), before);
+  EXPECT_EQ(sh("printf 'a\\377b\\n' | tutti map -- printf %s {}").out,
+            "a\xff"
+            "b\n");
+  EXPECT_EQ(sh("printf 'a\\nb\\0' | tutti map -0 -- printf %s {}").out, "a\nb\n");
+  EXPECT_EQ(sh("tutti map --items 1 -- 'printf \"a\\0b\"' | od -An -tx1 | tr -d ' \\n'").out,
+            "6100620a");
+  const auto nul = sh("printf 'x\\na\\0b\\n' | tutti map -- printf %s {}");
+  EXPECT_EQ(nul.exit_code, 3);
+  EXPECT_THAT(nul.err, HasSubstr("standard input:2: the item has a NUL byte"));
+}
+
+TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
+  ASSERT_EQ(sh("tutti map --quiet --output_dir out ::: a b -- echo {}").exit_code, 0);
+  for (const char* other : {"::: a c -- echo {}", "::: a b -- echo x{}"}) {
+    const auto r = sh("tutti map --quiet --output_dir out " + std::string(other));
+    EXPECT_EQ(r.exit_code, 2) << other;
+    EXPECT_THAT(r.err, HasSubstr("--force")) << other;
+  }
+  ASSERT_EQ(sh("tutti map --force --quiet --output_dir out ::: a c -- echo {}").exit_code, 0);
+  EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"c\""));
+}
+
+TEST_F(Everyday, AFlippedBitIsToldWithItsPlaceAndCostsOneItem) {
+  const std::string run =
+      "tutti map --quiet --items 50 --output_dir out -- 'echo x >>ran; echo v{}'";
+  ASSERT_EQ(sh(run).exit_code, 0);
+  const std::string results = content("out/results.jsonl");
+  const fs::path journal = folder_.path() / "out/journal/main.journal";
+  std::string bytes = read_file(journal);
+  bytes[bytes.size() / 5] ^= 1;
+  write_file_atomic(journal, bytes);
+  const auto gathered = sh("tutti gather out");
+  EXPECT_EQ(gathered.exit_code, 0) << gathered.err;
+  EXPECT_THAT(gathered.err, HasSubstr("main.journal: damaged at byte "));
+  EXPECT_EQ(content("out/results.jsonl"), results);  // never replaced by less
+  const auto again = sh(run);
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_THAT(again.err, HasSubstr("damaged at byte "));
+  EXPECT_EQ(content("out/results.jsonl"), results);
+  EXPECT_EQ(num_lines("ran"), 51U);
+}
+
+TEST_F(Everyday, ALargeResultThatIsLostOrDamagedIsAFailureAndRunsAgain) {
+  const std::string run =
+      "tutti map --quiet --items 3 --output_dir out -- 'head -c 300000 /dev/zero | tr \"\\0\" x'";
+  ASSERT_EQ(sh(run).exit_code, 0);
+  const std::string results = content("out/results.jsonl");
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder_.path() / "out/large"))
+    files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  ASSERT_EQ(files.size(), 3U);
+  fs::remove(files[0]);
+  std::string bytes = read_file(files[2]);
+  bytes[1000] = 'y';
+  write_file_atomic(files[2], bytes);
+  EXPECT_EQ(sh("tutti gather out").exit_code, 7);
+  EXPECT_THAT(content("out/failed.jsonl"), HasSubstr("is lost"));
+  EXPECT_THAT(content("out/failed.jsonl"), HasSubstr("checksum"));
+  for (const auto& line : split(std::string(trim(content("out/results.jsonl"))), '\n'))
+    EXPECT_NO_THROW(parse_json(line, "results.jsonl"));
+  ASSERT_EQ(sh(run).exit_code, 0);
+  EXPECT_EQ(content("out/results.jsonl"), results);
+}
+
+TEST_F(Everyday, TheReaderOfTheOutputMayLeave) {
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  Command command{.argv = {kTutti, "map", "--items", "30", "--output_dir", "out", "--", "echo {}"}};
+  command.cwd = folder_.path();
+  command.stdout_fd = fds[1];
+  command.stderr_fd = fds[1];
+  ::close(fds[0]);
+  Process driver = Process::start(command);
+  ::close(fds[1]);
+  EXPECT_EQ(driver.wait().exit_code, 0);
+  EXPECT_EQ(num_lines("out/results.jsonl"), 30U);
+}
+
+TEST_F(Everyday, AClosedTerminalDoesNotEndARun) {
+  Command command{.argv = {kTutti, "map", "--quiet", "--items", "4", "--output_dir", "out", "--",
+                           "while ! test -e go; do sleep 0.05; done; echo {}"}};
+  command.cwd = folder_.path();
+  Process driver = Process::start(command);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder_.path() / "out/.tutti/connect.json"); }));
+  ::kill(driver.pid(), SIGHUP);
+  write_file_atomic(folder_.path() / "go", "");
+  EXPECT_EQ(driver.wait().exit_code, 0);
+  EXPECT_EQ(num_lines("out/results.jsonl"), 4U);
+}
+
+TEST_F(Everyday, ProcessesInASessionOfTheirOwnEndWithTheirItem) {
+  const std::string mark = "3598." + std::to_string(::getpid());
+  const std::string count = "$(ps -eo args | grep -c \"^sleep " + mark + "\")";
+  const auto r = sh("tutti map -j 1 ::: a b -- 'setsid sleep " + mark +
+                    " >/dev/null 2>&1 & sleep " + mark + " >/dev/null 2>&1 & while test " + count +
+                    " -lt 2; do sleep 0.02; done; echo {} " + count + "'");
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, "a 2\nb 2\n");  // those of a were gone when b began
+  EXPECT_TRUE(wait_until([&] { return processes_with(mark) == 0; }));
+}
+
+// A worker that no group holds together, as in a batch job, is killed: all that it started goes.
+TEST_F(Everyday, ProcessesInASessionOfTheirOwnEndWithAKilledWorker) {
+  const std::string mark = "3597." + std::to_string(::getpid());
+  Command command{.argv = {kTutti, "map", "-j", "1", ":::", "a", "--",
+                           "echo $PPID >worker; setsid sleep " + mark + " & sleep " + mark}};
+  command.cwd = folder_.path();
+  command.stdout_path = folder_.path() / "log";
+  Process driver = Process::start(command);
+  ASSERT_TRUE(wait_until([&] { return processes_with(mark) >= 4; }));  // driver, shell, two sleeps
+  const pid_t worker = std::stoi(content("worker"));
+  ::kill(driver.pid(), SIGKILL);
+  ::kill(worker, SIGKILL);
+  driver.wait();
+  EXPECT_TRUE(wait_until([&] { return processes_with(mark) == 0; })) << processes_with(mark);
+}
+
+TEST_F(Everyday, WorkersShareProcessorsWithoutSpinning) {
+  EXPECT_EQ(sh("unset OMP_WAIT_POLICY; tutti map ::: a -- 'echo $OMP_WAIT_POLICY'").out,
+            "passive\n");
+  EXPECT_EQ(sh("OMP_WAIT_POLICY=active tutti map ::: a -- 'echo $OMP_WAIT_POLICY'").out,
+            "active\n");
+}
+
+// The recorded pid is another process's in a namespace that is not ours.
+TEST_F(Everyday, CancelSignalsNobodyElse) {
+  ASSERT_EQ(sh("tutti map --quiet --items 1 --output_dir out -- true").exit_code, 0);
+  Process bystander = Process::start({.argv = {"sleep", "1000"}});
+  const auto lock = [&](const std::string& name_space, const std::string& start_time) {
+    Json json = {{"host", ""},
+                 {"pid", bystander.pid()},
+                 {"pid_namespace", name_space},
+                 {"start_time", start_time},
+                 {"heartbeat", 4e9},
+                 {"nonce", "x"}};
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    json["host"] = host;
+    write_file_atomic(FolderLock::path(folder_.path() / "out"), json.dump());
+  };
+  lock("pid:[1]", "1");
+  const auto r = sh("tutti cancel out");
+  EXPECT_EQ(r.exit_code, 5) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("in another container"));
+  EXPECT_FALSE(bystander.wait_for(std::chrono::milliseconds(200)));
+}
+
+}  // namespace
+}  // namespace tutti::parallel
