@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "apps/version.h"
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
@@ -44,7 +45,20 @@ void print_help() {
   std::puts("tutti: scale speech work by config\n\nusage: tutti COMMAND [ARGS]\n\ncommands:");
   for (const Command& command : kCommands)
     std::printf("  %-16s %s\n", command.name, command.summary);
-  std::puts("\n`tutti COMMAND --help` tells more.");
+  std::puts("\n`tutti COMMAND --help` tells more, `tutti --version` what this is.");
+}
+
+// Words that other toolkits use for a command.
+std::string foreign_name(const std::string& name) {
+  static const std::pair<const char*, const char*> kNames[] = {
+      {"decode", "infer"},       {"inference", "infer"}, {"transcribe", "infer"},
+      {"score", "measure"},      {"eval", "measure"},    {"evaluate", "measure"},
+      {"test", "measure"},       {"fit", "train"},       {"training", "train"},
+      {"torchrun", "launch"},    {"submit", "map"},      {"prepare", "create_dataset"},
+      {"check", "config check"}, {"show", "config show"}};
+  for (const auto& [theirs, ours] : kNames)
+    if (name == theirs) return ours;
+  return {};
 }
 
 // Replaces this process by the sibling that knows the command; argv[0] tells it which it was.
@@ -59,6 +73,8 @@ void print_help() {
 int main(int argc, char** argv) try {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") return print_help(), 0;
+  if (name == "--version" || name == "-V" || name == "version")
+    return std::puts(tutti::apps::version_line().c_str()), 0;
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     names.emplace_back(command.name);
@@ -68,7 +84,8 @@ int main(int argc, char** argv) try {
     if (command.run == nullptr) exec_sibling(command.sibling, argv + 1);
     return command.run(argc - 1, argv + 1);
   }
-  const std::string guess = tutti::closest_match(name, names);
+  std::string guess = foreign_name(name);
+  if (guess.empty()) guess = tutti::closest_match(name, names);
   throw tutti::ConfigError("unknown command '" + name + "'",
                            guess.empty() ? "see tutti --help" : "did you mean '" + guess + "'?");
 } catch (...) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
@@ -49,11 +50,12 @@ int run_cancel(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
   bool now = false;
-  CLI::App app{"Stop the run in an output folder; it can be resumed"};
+  CLI::App app{"Stop the run in an output folder; it can be resumed", "tutti cancel"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--now", now, "do not let running items finish");
   app.add_flag("--quiet", quiet, "print nothing");
-  CLI11_PARSE(app, argc, argv);
+  app.footer(example("tutti cancel exp/decoded"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   Json state = folder_state(folder);
   // "died" too: what never came to work may still lie in the scheduler's hands.
   if (state.contains("async") && (!is_over(state) || state.value("state", "") == "died")) {

@@ -1,4 +1,6 @@
 // tutti config check | show | reference
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -7,13 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "tutti/config/check.h"
+#include "tutti/config/config_files.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/reference.h"
 #include "tutti/core/error.h"
-#include "tutti/data/batching/settings.h"
-#include "tutti/parallel/backends/backend.h"
+#include "tutti/core/program.h"
+#include "tutti/systems/standard_checker.h"
 
 namespace tutti::apps {
 namespace {
@@ -21,6 +25,7 @@ namespace {
 struct Arguments {
   std::vector<std::string> words;  // files and overrides, as typed
   std::string kind;
+  std::string parallel;
   bool quiet = false;
   bool json = false;
 };
@@ -52,29 +57,19 @@ int report(const config::Problems& problems, bool quiet) {
   return static_cast<int>(ExitCode::kConfig);
 }
 
-// The checker with every room's own blocks. Sharding rules are the checker's: it sees the whole
-// file.
-config::FileChecker make_checker() {
-  config::FileChecker checker;
-  checker.block("parallel", [](const config::Node& block, config::Problems& problems) {
-    parallel::parse_parallel(block, problems);
-  });
-  checker.block("dataloader", [](const config::Node& block, config::Problems& problems) {
-    data::check_dataloader_block(block, {}, problems);
-  });
-  return checker;
-}
-
 int check(const Arguments& arguments) {
   const config::LoadOptions options = load_options(arguments);
   std::optional<config::FileKind> kind;
   if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
-  config::FileChecker checker = make_checker();
+  config::FileChecker checker = systems::standard_checker();
   config::Problems problems;
-  const config::Node root = config::load_checked(options, kind, checker, problems);
+  const config::LoadedConfig loaded =
+      config::load_config(options, kind, arguments.parallel, checker, problems);
+  checker.check(loaded.files.kind, loaded.root, config::referenced_keys(loaded.files.merged),
+                problems);
   const int code = report(problems, arguments.quiet);
   if (code == 0 && !arguments.quiet) {
-    const auto seen = kind ? kind : config::detect_kind(options.files, root);
+    const auto seen = loaded.files.kind;
     std::cout << options.files[0].string() << ": ok (" << (seen ? config::kind_name(*seen) : "any")
               << " config)\n";
   }
@@ -83,7 +78,12 @@ int check(const Arguments& arguments) {
 
 int show(const Arguments& arguments) {
   config::Problems problems;
-  const config::Node root = config::load(load_options(arguments), problems);
+  config::FileChecker checker = systems::standard_checker();
+  std::optional<config::FileKind> kind;
+  if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
+  const config::Node root =
+      config::load_config(load_options(arguments), kind, arguments.parallel, checker, problems)
+          .root;
   const int code = report(problems, arguments.quiet);
   if (code != 0) return code;
   if (arguments.json)
@@ -93,10 +93,25 @@ int show(const Arguments& arguments) {
   return code;
 }
 
+// A recipe's plugin uses symbols of the stages' program, so files that name plugins are checked there. Returns when
+// none does, or where that program was not built.
+void go_where_plugins_load(const Arguments& arguments, char** argv) {
+  constexpr const char* kSibling = "tutti-run";
+  const std::filesystem::path sibling = own_program().parent_path() / kSibling;
+  if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
+  config::Problems unread;  // the same ones come again when the files are loaded to be checked
+  const config::Node plugins =
+      config::load_merged({.files = load_options(arguments).files}, unread)["plugins"];
+  if (plugins.size() > 0) ::execv(sibling.c_str(), argv);
+}
+
 }  // namespace
 
 int run_config(int argc, char** argv) {
   CLI::App app{"Check or show config files", "tutti config"};
+  app.footer(
+      example("tutti config check conf/training.yaml num_device=4\n"
+              "tutti config show conf/training.yaml"));
   app.require_subcommand(1);
   Arguments arguments;
   const auto add_common = [&](CLI::App* sub) {
@@ -105,23 +120,25 @@ int run_config(int argc, char** argv) {
                     "a.0.b=c, +new=1, ~gone")
         ->required()
         ->option_text("... [KEY=VALUE ...]");
+    sub->add_option("--kind", arguments.kind, "kind of file, when its name and keys do not tell")
+        ->check(
+            CLI::IsMember({"training", "inference", "metrics", "publication", "demo", "parallel"}));
+    sub->add_option("--parallel", arguments.parallel, "name of the parallel block to use");
     sub->add_flag("--quiet", arguments.quiet, "problems only");
   };
   CLI::App* check_command = app.add_subcommand("check", "find every problem; exit 0 or 2");
   add_common(check_command);
-  check_command
-      ->add_option("--kind", arguments.kind, "kind of file, when its name and keys do not tell")
-      ->check(
-          CLI::IsMember({"training", "inference", "metrics", "publication", "demo", "parallel"}));
-  CLI::App* show_command = app.add_subcommand("show", "print the resolved config");
+  CLI::App* show_command = app.add_subcommand("show", "print the config as the programs see it");
   add_common(show_command);
   show_command->add_flag("--json", arguments.json, "as JSON");
   CLI::App* reference_command = app.add_subcommand("reference", "print docs/config-reference.md");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   if (reference_command->parsed()) {
-    std::cout << config::reference_markdown(data::dataloader_reference());
+    std::cout << config::reference_markdown(systems::standard_checker().catalogue(),
+                                            systems::reference_tables());
     return 0;
   }
+  go_where_plugins_load(arguments, argv);
   return check_command->parsed() ? check(arguments) : show(arguments);
 }
 

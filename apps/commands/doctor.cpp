@@ -13,7 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
+#include "apps/version.h"
 #include "tutti/config/gpu_count.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -157,38 +159,76 @@ std::string bf16_line(const Json& machine) {
   return fault.empty() ? unit : unit + ": programs limit oneDNN to AVX-512";
 }
 
-// "" when the env can be used from here.
-std::string missing_for(const std::string& env, const Json& tools, const Json& gpus) {
-  const auto need = [&](const char* program) {
-    return tools.contains(program) ? std::string() : fmt::format("needs `{}` on PATH", program);
-  };
-  if (env == "local_gpu") return gpus["visible"] > 0 ? "" : "needs a visible NVIDIA GPU";
-  if (env == "slurm") return need("sbatch");
-  if (env == "pbs") return need("qsub");
-  if (env == "sge")
-    return tools.contains("qsub") && !tools.contains("qconf")
-               ? "qsub is here, but not Grid Engine's qconf"
-               : need("qsub");
-  if (env == "lsf") return need("bsub");
-  if (env == "htcondor") return need("condor_submit");
-  if (env == "moab") return need("msub");
-  if (env == "oar") return need("oarsub");
-  if (env == "ssh") return need("ssh");
-  if (env == "kube") return need("kubectl");
-  return "";
+// What submits for an env, and the question that only a scheduler that is up can answer.
+struct Scheduler {
+  const char* env;
+  const char* name;
+  const char* submit;
+  std::vector<std::string> question;
+};
+
+const std::vector<Scheduler>& schedulers() {
+  static const std::vector<Scheduler> kSchedulers = {
+      {"slurm", "Slurm", "sbatch", {"sinfo", "--noheader", "--format=%P"}},
+      {"pbs", "PBS", "qsub", {"qstat", "-Q"}},
+      {"sge", "Grid Engine", "qsub", {"qconf", "-sql"}},
+      {"lsf", "LSF", "bsub", {"bqueues", "-w"}},
+      {"htcondor", "HTCondor", "condor_submit", {"condor_q", "-totals"}},
+      {"moab", "Moab", "msub", {"showq"}},
+      {"oar", "OAR", "oarsub", {"oarstat"}},
+      {"ssh", "ssh", "ssh", {}},
+      {"kube",
+       "Kubernetes",
+       "kubectl",
+       {"kubectl", "--request-timeout=4s", "auth", "can-i", "create", "pods"}}};
+  return kSchedulers;
 }
 
-Json find_envs(const Json& tools, const Json& gpus) {
+std::string last_line(const std::string& text) {
+  std::string line(trim(text));
+  line = line.substr(line.rfind('\n') == std::string::npos ? 0 : line.rfind('\n') + 1);
+  return line.size() > 150 ? line.substr(0, 150) + "..." : line;
+}
+
+// "" when it can be used from here: the programs are there, and the scheduler itself answers.
+std::string missing_for(const Scheduler& scheduler) {
+  if (find_program(scheduler.submit).empty())
+    return fmt::format("needs `{}` on PATH", scheduler.submit);
+  if (scheduler.question.empty()) return "";
+  if (find_program(scheduler.question[0]).empty())
+    return fmt::format("`{}` is here, but not {}'s `{}`", scheduler.submit, scheduler.name,
+                       scheduler.question[0]);
+  const CommandResult answer =
+      run_command({.argv = scheduler.question, .timeout = std::chrono::seconds(5)});
+  if (answer.ok()) return "";
+  if (answer.timed_out)
+    return fmt::format("`{}` is here, but {} did not answer `{}` within 5 s", scheduler.submit,
+                       scheduler.name, join(scheduler.question, " "));
+  const std::string words = last_line(trim(answer.err).empty() ? answer.out : answer.err);
+  return fmt::format("`{}` is here, but {} does not answer: {}", scheduler.submit, scheduler.name,
+                     words.empty() ? answer.describe() : words);
+}
+
+Json find_envs(const Json& gpus) {
   Json out = Json::object();
-  for (const char* env : {"local", "local_gpu", "slurm", "pbs", "sge", "lsf", "htcondor", "moab",
-                          "oar", "ssh", "kube"}) {
-    const std::string missing = missing_for(env, tools, gpus);
+  const auto put = [&](const char* env, const std::string& missing) {
     out[env] = {{"usable", missing.empty()}, {"needs", missing}};
-  }
+  };
+  put("local", "");
+  put("local_gpu", gpus["visible"] > 0 ? "" : "needs a visible NVIDIA GPU");
+  std::vector<std::pair<const char*, std::future<std::string>>> asked;
+  for (const Scheduler& scheduler : schedulers())
+    asked.emplace_back(scheduler.env, std::async(std::launch::async,
+                                                 [&scheduler] { return missing_for(scheduler); }));
+  for (auto& [env, missing] : asked) put(env, missing.get());
   return out;
 }
 
 void print_text(const Json& report) {
+  const Json& v = report["versions"];
+  fmt::print("tutti      {} ({}), built with torch {}, CUDA {}\n", v["tutti"].get<std::string>(),
+             v["commit"].get<std::string>(), v["torch"].get<std::string>(),
+             v["cuda"].get<std::string>());
   const Json& m = report["machine"];
   fmt::print("machine    {} cores, {} memory ({} free)\n", m["cores"].get<unsigned>(),
              format_bytes(m["memory_bytes"].get<std::uint64_t>()),
@@ -216,12 +256,19 @@ int run_doctor(int argc, char** argv) {
   bool quiet = false;
   app.add_flag("--json", json, "as JSON");
   app.add_flag("--quiet", quiet, "print nothing");
-  CLI11_PARSE(app, argc, argv);
-  Json report = {{"machine", machine()},
+  app.footer(example("tutti doctor"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  const BuildInfo& build = build_info();
+  Json report = {{"versions",
+                  {{"tutti", build.tutti},
+                   {"commit", build.commit},
+                   {"torch", build.torch},
+                   {"cuda", build.cuda}}},
+                 {"machine", machine()},
                  {"gpus", find_gpus()},
                  {"libraries", find_libraries()},
                  {"programs", find_tools()}};
-  report["envs"] = find_envs(report["programs"], report["gpus"]);
+  report["envs"] = find_envs(report["gpus"]);
   if (quiet) return 0;
   if (json)
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";

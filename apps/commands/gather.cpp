@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
@@ -31,10 +32,11 @@ parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& 
 int run_gather(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
-  CLI::App app{"Write results.jsonl and failed.jsonl from what is done so far"};
+  CLI::App app{"Write results.jsonl and failed.jsonl from what is done so far", "tutti gather"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
-  CLI11_PARSE(app, argc, argv);
+  app.footer(example("tutti gather exp/decoded"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   const Json state = folder_state(folder);
   // All done and nobody there to say so: the last worker was killed before the merge.
   if (state.contains("async") && state.value("state", "") != "done" && is_over(state) &&

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -20,7 +21,8 @@ int run_launch(int argc, char** argv) {
 
   CLI::App app{
       "Start a program as several ranks on this node (and others), as torchrun does:\n"
-      "tutti launch --nproc_per_node N [OPTIONS] -- COMMAND..."};
+      "tutti launch --nproc_per_node N [OPTIONS] -- COMMAND...",
+      "tutti launch"};
   launch::AgentOptions options;
   double grace_s = options.grace.count();
   double join_timeout_s = options.join_timeout.count();
@@ -46,7 +48,8 @@ int run_launch(int argc, char** argv) {
                  "seconds to wait for other nodes");
   app.add_flag("--no_prefix,--no-prefix", no_prefix, "do not put [rank N] before the ranks' lines");
   app.add_flag("--quiet", quiet, "warnings and errors only");
-  CLI11_PARSE(app, static_cast<int>(dashes - argv), argv);
+  app.footer(example("tutti launch --nproc_per_node 2 -- ./my_program --its-option"));
+  if (const auto code = parse_arguments(app, static_cast<int>(dashes - argv), argv)) return *code;
 
   if (dashes == end || dashes + 1 == end) {
     throw ConfigError("no command to run",

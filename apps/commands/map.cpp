@@ -7,10 +7,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/map_items.h"
 #include "apps/commands/ordered_output.h"
-#include "tutti/config/load.h"
+#include "apps/commands/parallel_block.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
@@ -31,7 +32,7 @@ The item stands for {} in the command; {.} is without its extension, {/} its las
 folder, {/.} last part without extension, {index} its number. One word with blanks is a shell line,
 in which {} may stand inside of any quotes: items never become shell text.
 
-Examples:
+example:
   tutti map -j 8 ::: a.wav b.wav -- sox {} {.}.flac
   find . -name '*.wav' | tutti map -- soxi -D {}
   find . -name '*.wav' -print0 | tutti map -0 -- soxi -D {}
@@ -46,6 +47,7 @@ results.jsonl, failed items with the reason in failed.jsonl.)";
 struct MapArguments {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
+  std::string parallel;
   std::string items;
   std::vector<std::string> listed;  // after :::
   bool has_list = false;
@@ -60,21 +62,14 @@ struct MapArguments {
 };
 
 ParallelSettings read_settings(const MapArguments& arguments) {
-  config::Problems problems;
-  config::Node block;
-  if (!arguments.config_files.empty() || !arguments.overrides.empty()) {
-    config::LoadOptions load;
-    for (const std::string& file : arguments.config_files) load.files.emplace_back(file);
-    load.overrides = arguments.overrides;
-    block = config::load(load)["parallel"];
-  }
-  ParallelSettings settings = parse_parallel(block, problems);
-  problems.throw_if_any();
-  for (const config::Problem& warning : problems.warnings()) log::warning("{}", warning.describe());
+  ParallelSettings settings = read_parallel_block(arguments.config_files, arguments.overrides,
+                                                  arguments.parallel, arguments.quiet);
+  const bool says_how_many =
+      std::any_of(arguments.overrides.begin(), arguments.overrides.end(),
+                  [](const auto& text) { return text.find("n_workers=") != std::string::npos; });
   if (arguments.jobs > 0)
     settings.n_workers = arguments.jobs;
-  else if (arguments.config_files.empty() && settings.env == "local" &&
-           block["n_workers"].is_null())
+  else if (arguments.config_files.empty() && settings.env == "local" && !says_how_many)
     settings.n_workers = usable_cpus();
   settings.async = settings.async || arguments.async;
   settings.resume = settings.resume && !arguments.force;
@@ -221,6 +216,8 @@ int run_map(int argc, char** argv) {
   app.footer(kExamples);
   app.add_option("--config", arguments.config_files, "config file(s) with a parallel: block")
       ->allow_extra_args(false);
+  app.add_option("--parallel", arguments.parallel,
+                 "name of the parallel block to use: parallel_gpu, or just gpu");
   app.add_option("overrides", arguments.overrides, "key=value");
   app.add_option("--items", arguments.items,
                  "a file with one item per line, or a number N for 0..N-1 (default: stdin)");
@@ -236,13 +233,7 @@ int run_map(int argc, char** argv) {
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
-  std::reverse(own.begin(), own.end());  // as CLI11 wants it
-  try {
-    app.parse(own);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    throw ConfigError(std::string("map: ") + error.what(), "see tutti map --help");
-  }
+  if (const auto code = parse_arguments(app, own)) return *code;
   if (arguments.command.empty())
     throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
   const ParallelSettings settings = read_settings(arguments);

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -39,7 +40,8 @@ int run_pack(int argc, char** argv) {
       "  tutti pack --wav_scp data/train/wav.scp --text data/train/text --output train.tta\n"
       "  tutti pack --manifest train.jsonl --encoding flac --output train.tta\n"
       "  tutti pack --verify train.tta\n"
-      "  tutti pack --reindex train.tta"};
+      "  tutti pack --reindex train.tta",
+      "tutti pack"};
   std::string manifest, wav_scp, text, utt2spk, segments, root, verify_file, reindex_file,
       on_bad = "stop";
   data::PackSettings settings;
@@ -62,7 +64,8 @@ int run_pack(int argc, char** argv) {
   app.add_option("--reindex", reindex_file, "write the index of an archive anew");
   app.add_flag("--quiet", quiet, "errors only");
   app.add_flag("--json", json, "print the report as JSON");
-  CLI11_PARSE(app, argc, argv);
+  app.footer(example("tutti pack --manifest data/train.jsonl --encoding flac --output train.tta"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   log::configure({.level = quiet ? log::Level::kError : log::Level::kInfo, .stage = "pack"});
 
   if (!verify_file.empty()) return verify(verify_file, quiet, json);

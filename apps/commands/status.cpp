@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/units.h"
@@ -28,11 +29,12 @@ int run_status(int argc, char** argv) {
   std::string folder;
   bool json = false;
   bool quiet = false;
-  CLI::App app{"Show the state of an output folder of map or infer"};
+  CLI::App app{"Show the state of an output folder of map or infer", "tutti status"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--json", json, "as JSON");
   app.add_flag("--quiet", quiet, "only the exit code");
-  CLI11_PARSE(app, argc, argv);
+  app.footer(example("tutti status exp/decoded"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   const Json state = folder_state(folder);
   if (json) return std::printf("%s\n", state.dump(2).c_str()), 0;
   if (quiet) return 0;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/parallel/async/run.h"
@@ -16,10 +17,12 @@ int run_wait(int argc, char** argv) {
   bool quiet = false;
   CLI::App app{
       "Wait for the run in an output folder; exit 0 done, 7 some items failed, 85 stopped and "
-      "resumable"};
+      "resumable",
+      "tutti wait"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
-  CLI11_PARSE(app, argc, argv);
+  app.footer(example("tutti wait exp/decoded && tutti measure --config conf/metrics.yaml"));
+  if (const auto code = parse_arguments(app, argc, argv)) return *code;
   Json state = folder_state(folder);
   // A scheduler is asked only while no worker shows signs of life, and not too often.
   for (auto pause = std::chrono::milliseconds(100); !is_over(state);) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "apps/arguments.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
@@ -60,6 +61,9 @@ void write(const std::filesystem::path& from, const std::filesystem::path& to, b
 
 int run_program(int argc, char** argv) {
   CLI::App app{"Look at weights, and make one file of a checkpoint", "tutti checkpoint"};
+  app.footer(
+      apps::example("tutti checkpoint show exp/checkpoints\n"
+                    "tutti checkpoint merge exp/checkpoints model.safetensors"));
   app.require_subcommand(1);
   std::filesystem::path from, to;
   bool ema = false, force = false, as_json = false, quiet = false;
@@ -79,7 +83,7 @@ int run_program(int argc, char** argv) {
   show_command->add_flag("--json", as_json, "one JSON object");
   for (auto* command : {show_command, merge, convert})
     command->add_flag("--quiet", quiet, "warnings and errors only");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
   if (quiet) log::configure({.level = log::Level::kWarning});
   if (show_command->parsed())
     show(from, ema, as_json);

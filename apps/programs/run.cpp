@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/arguments.h"
+#include "apps/command.h"
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -21,6 +23,11 @@ std::string stage_table() {
   return text;
 }
 
+const char* example_file(const std::string& stage) {
+  if (stage == "infer") return "inference";
+  return stage == "measure" ? "metrics" : stage == "demo" ? "demo" : "training";
+}
+
 // The config files among the arguments, found before parsing: plugins they name add stages that
 // `--help` shows and `--stages` may name.
 std::vector<std::filesystem::path> config_files(int argc, char** argv) {
@@ -37,8 +44,13 @@ std::vector<std::filesystem::path> config_files(int argc, char** argv) {
 int run_program(const std::string& name, int argc, char** argv) {
   const systems::Extensions extensions = systems::load_extensions(config_files(argc, argv));
   CLI::App app{name == "run" ? "Run stages of a recipe" : "Run the stage " + name, "tutti " + name};
-  app.footer(name == "run" ? stage_table()
-                           : "Overrides look like trainer.max_epochs=5, +seed=7 or ~init.");
+  app.footer(
+      name == "run"
+          ? stage_table() +
+                apps::example("tutti run --stages all --training_config conf/training.yaml "
+                              "--inference_config conf/inference.yaml")
+          : "Overrides look like trainer.max_epochs=5, inference:model.device=cuda or ~init.\n" +
+                apps::example(fmt::format("tutti {} conf/{}.yaml", name, example_file(name))));
   systems::ContextRequest request;
   std::vector<std::string> stages;
   std::vector<std::filesystem::path> files;
@@ -59,6 +71,8 @@ int run_program(const std::string& name, int argc, char** argv) {
   app.add_option("--inference_config", request.inference, "inference config files");
   app.add_option("--metrics_config", request.metrics, "metrics config files");
   app.add_option("--demo_config", request.demo, "demo config files");
+  app.add_option("--parallel", request.parallel,
+                 "name of the parallel block to use: parallel_gpu, or just gpu");
   app.add_flag("--dry_run", dry_run, "print the stages that would run");
   app.add_flag("--force", request.force,
                "run stages again although their inputs did not change; training starts over and "
@@ -83,7 +97,7 @@ int run_program(const std::string& name, int argc, char** argv) {
         ->excludes(vtt);
   }
   app.add_option("overrides", request.overrides, "key=value, or audio files with --model");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
   // `--config a.yaml key=value`: an option that takes several files also takes what follows them.
   for (auto* list :
        {&files, &request.training, &request.inference, &request.metrics, &request.demo})
@@ -97,6 +111,15 @@ int run_program(const std::string& name, int argc, char** argv) {
     request.overrides.push_back(word);
     return true;
   });
+  // `tutti train conf/training.yaml`, `tutti run --stages train conf/training.yaml`.
+  const auto take_file = [&](const std::string& word) {
+    if (config::is_override(word) || !(word.ends_with(".yaml") || word.ends_with(".yml")))
+      return false;
+    files.emplace_back(word);
+    return true;
+  };
+  std::erase_if(stages, take_file);
+  if (files_request.model.empty()) std::erase_if(request.overrides, take_file);
   if (quiet) log::configure({.level = log::Level::kWarning});
 
   if (!files_request.model.empty()) {
@@ -138,7 +161,9 @@ int main(int argc, char** argv) try {
   if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;
   const std::string invoked = argv[0];  // "tutti train", or a path when started directly
   const auto space = invoked.rfind(' ');
-  return run_program(space == std::string::npos ? "run" : invoked.substr(space + 1), argc, argv);
+  const std::string name = space == std::string::npos ? "run" : invoked.substr(space + 1);
+  if (name == "config") return tutti::apps::run_config(argc, argv);  // of files with plugins
+  return run_program(name, argc, argv);
 } catch (...) {  // whatever it is becomes a message and a documented exit code
   return tutti::report_and_exit_code();
 }

@@ -14,6 +14,7 @@
 #include "tutti/config/schemas/trainer.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/systems/standard_checker.h"
 
 namespace tutti::config {
 namespace {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
 
 FileChecker checker_with_gpus(int count) {
-  FileChecker checker;
+  FileChecker checker = systems::standard_checker();
   checker.set_gpu_counter([count] { return count; });
   return checker;
 }

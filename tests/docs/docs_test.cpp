@@ -87,6 +87,38 @@ TEST(Docs, MarkedExamplesPrintWhatTheySay) {
   EXPECT_GE(count, 4);
 }
 
+// ```yaml blocks are whole configs or top-level parts of one; ```yaml plugin needs a library that is not there.
+TEST(Docs, YamlBlocksPassTheCheck) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "block.yaml";
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    std::string block;
+    bool inside = false;
+    int number = 0;
+    for (const auto& line : split(read_file(entry.path()), '\n')) {
+      ++number;
+      if (!line.starts_with("```")) {
+        if (inside) block += line + "\n";
+        continue;
+      }
+      if (inside) {
+        write_file_atomic(file, block);
+        const auto result =
+            run_command({.argv = {TUTTI_BIN_DIR "/tutti", "config", "check", file.string()},
+                         .timeout = std::chrono::minutes(1)});
+        EXPECT_TRUE(result.ok()) << entry.path().filename() << ":" << number << "\n"
+                                 << block << result.err;
+        ++count;
+      }
+      inside = line == "```yaml";
+      block.clear();
+    }
+  }
+  EXPECT_GE(count, 10);
+}
+
 TEST(Docs, LinksBetweenPagesLeadSomewhere) {
   static const std::regex kPage("docs/[a-z0-9-]+\\.md");
   for (const auto& entry : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "docs")) {

@@ -37,6 +37,17 @@ TEST_F(RecipePlugin, ItsStagesAreListedAndRunInTheirPlace) {
   EXPECT_EQ(read_file(folder_.path() / "exp/a/summary.txt"), "well done\n");
 }
 
+TEST_F(RecipePlugin, ItIsLoadedByConfigCheckToo) {
+  const std::string config =
+      write("training.yaml", "exp_tag: a\nmodel: {_target_: pull, target: 3}\n");
+  const CommandResult result = run({"config", "check", config});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(run({"config", "show", config}).exit_code, 0);
+  const CommandResult slip = run({"config", "check", config, "model._target_=pul"});
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_THAT(slip.err, HasSubstr("did you mean 'pull'?"));
+}
+
 TEST_F(RecipePlugin, ItsCorpusIsBuiltByName) {
   const std::string config =
       write("training.yaml",

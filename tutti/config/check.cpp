@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "tutti/config/merge.h"
-#include "tutti/config/plugin.h"
-#include "tutti/config/recipe_defaults.h"
+#include "tutti/config/config_files.h"
 #include "tutti/config/rules.h"
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
@@ -84,7 +82,9 @@ std::set<std::string> known_keys(std::optional<FileKind> kind) {
   std::set<std::string> keys;
   for (const FileKind each : kAllKinds) {
     if (kind && each != *kind) continue;
-    for (const FieldInfo& field : info_of(each).fields) keys.insert(field.key);
+    for (const FieldInfo& field : info_of(each).fields)
+      keys.insert(field.key.substr(0, field.key.find('.')));
+    for (const auto& [key, instead] : info_of(each).refused) keys.insert(key);
   }
   return keys;
 }
@@ -107,18 +107,15 @@ void check_named_optimizers(const Node& root, const Catalogue& catalogue, Proble
   const Node optimizers = root["optimizers"];
   const Node schedulers = root["schedulers"];
   for (const auto& [name, node] : optimizers.items()) {
-    check_unknown_keys(node,
-                       {"optimizer", "params", "accum_grad_steps", "step_every_n_iters",
-                        "gradient_clip_val", "gradient_clip_algorithm"},
-                       {}, problems);
-    catalogue.check("optimizer", node["optimizer"], problems);
+    named_optimizer_schema().parse(node, problems);
+    if (!node["optimizer"].is_null()) catalogue.check("optimizer", node["optimizer"], problems);
     if (schedulers.is_map() && !schedulers[name].defined())
       problems.add({optimizers.key_mark(name), node.path(), "has no scheduler of the same name",
                     fmt::format("add schedulers.{}", name)});
   }
   for (const auto& [name, node] : schedulers.items()) {
-    check_unknown_keys(node, {"scheduler", "interval", "monitor"}, {}, problems);
-    catalogue.check("scheduler", node["scheduler"], problems);
+    named_scheduler_schema().parse(node, problems);
+    if (!node["scheduler"].is_null()) catalogue.check("scheduler", node["scheduler"], problems);
     if (!optimizers[name].defined())
       problems.add({schedulers.key_mark(name), node.path(), "has no optimizer of the same name",
                     fmt::format("add optimizers.{}", name)});
@@ -142,24 +139,10 @@ void check_trainer(const Node& trainer, const Catalogue& catalogue, Problems& pr
     catalogue.check("callback", callback, problems);
 }
 
-// ESPnet's model config under a task.
-void check_task_model(const Node& model, Problems& problems) {
-  std::vector<std::string> known = {"vocab_size", "token_list", "model",
-                                    "model_conf", "ctc_conf",   "joint_net_conf",
-                                    "init",       "input_size", "src_token_list"};
-  for (const char* part : {"frontend", "specaug", "normalize", "preencoder", "encoder",
-                           "postencoder", "decoder", "joint_network", "preprocessor"}) {
-    known.emplace_back(part);
-    known.push_back(std::string(part) + "_conf");
-  }
-  check_unknown_keys(model, known, {}, problems);
-}
-
 void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
   const Node task = root["task"];
   const Node model = root["model"];
   if (!task.is_null()) catalogue.check("task", task, problems);
-  if (model.is_map() && !task.is_null()) check_task_model(model, problems);
   if (model.is_map() && task.is_null() && !model["_target_"].defined())
     problems.add(model, "got no _target_, and no task is set",
                  "set task: asr, or give model a _target_");
@@ -178,44 +161,6 @@ void check_inference(const Node& root, const Catalogue& catalogue, Problems& pro
   if (!root["model"].is_null()) catalogue.check("inference model", root["model"], problems);
   if (!root["provider"].is_null()) catalogue.check("provider", root["provider"], problems);
   if (!root["runner"].is_null()) catalogue.check("runner", root["runner"], problems);
-}
-
-void check_metrics(const Node& root, const Catalogue& catalogue, Problems& problems) {
-  for (const Node& entry : root["metrics"].elements()) {
-    if (!entry.is_map()) {
-      problems.add(entry,
-                   "got " + entry.describe_value() + ", expected {metric: _target_ node, inputs}");
-      continue;
-    }
-    check_unknown_keys(entry, {"metric", "inputs"},
-                       {{"ref_key", "put it under metric"}, {"hyp_key", "put it under metric"}},
-                       problems);
-    catalogue.check("metric", entry["metric"], problems);
-  }
-}
-
-void check_publication(const Node& root, Problems& problems) {
-  check_unknown_keys(root["pack_model"],
-                     {"out_dir", "allow_overwrite", "inference_dir", "include_model_detail",
-                      "readme", "readme_context", "include", "exclude", "files", "yaml_files"},
-                     {}, problems);
-  check_unknown_keys(root["upload_model"], {"hf_repo", "private", "update", "delete_patterns"}, {},
-                     problems);
-}
-
-void check_demo(const Node& root, Problems& problems) {
-  check_unknown_keys(root["model"], {"dir_or_tag", "trust_user_code", "call_args"}, {}, problems);
-  check_unknown_keys(root["ui"], {"app_script", "title", "description", "inputs", "outputs"}, {},
-                     problems);
-  for (const char* list : {"inputs", "outputs"})
-    for (const Node& entry : root["ui"][list].elements())
-      check_unknown_keys(entry, {"key", "type", "label"}, {}, problems);
-  check_unknown_keys(root["pack"],
-                     {"out_dir", "include", "exclude", "requirements", "readme", "readme_context"},
-                     {}, problems);
-  check_unknown_keys(root["upload_demo"], {"hf_repo", "organization", "update", "delete_patterns"},
-                     {}, problems);
-  check_unknown_keys(root["server"], {"host", "port", "max_upload", "max_requests"}, {}, problems);
 }
 
 // The names a key expression begins with: "a.b * c[0]" -> a, c.
@@ -371,28 +316,15 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
     if (known_somewhere(key)) check_block(key, block, within);
   add_once(across, within, {}, problems);
   if (kind == FileKind::kInference) check_inference(root, catalogue_, problems);
-  if (!kind || *kind == FileKind::kMetrics) check_metrics(root, catalogue_, problems);
-  if (kind == FileKind::kPublication) check_publication(root, problems);
-  if (kind == FileKind::kDemo) check_demo(root, problems);
+  for (const auto& [of, rule] : rules_)
+    if (kind == of) rule(root, problems);
 }
 
 Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, FileChecker& checker,
-                  Problems& problems) {
-  LoadOptions with_plugins = options;
-  with_plugins.overrides.clear();  // they may name keys that only the defaults have
-  Node merged = load_merged(with_plugins, problems);
-  if (!kind) kind = detect_kind(options.files, merged);
-  if (kind) merged = with_recipe_defaults(*kind, merged);
-  for (const std::string& text : options.overrides)
-    merged = Node(apply_override(merged.value(), text, problems));
-  PluginHost host(checker.catalogue(), with_plugins.resolvers);
-  load_plugins(merged["plugins"], host, problems);
-  const std::string self_name = !options.self_name.empty() || options.files.empty()
-                                    ? options.self_name
-                                    : options.files[0].stem().string();
-  Node root = resolve(merged, with_plugins.resolvers, self_name, problems);
-  checker.check(kind, root, referenced_keys(merged), problems);
-  return root;
+                  Problems& problems, const std::string& parallel) {
+  const LoadedConfig loaded = load_config(options, kind, parallel, checker, problems);
+  checker.check(loaded.files.kind, loaded.root, referenced_keys(loaded.files.merged), problems);
+  return loaded.root;
 }
 
 }  // namespace tutti::config

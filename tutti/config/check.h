@@ -15,6 +15,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tutti/config/gpu_count.h"
 #include "tutti/config/load.h"
@@ -46,6 +48,8 @@ class FileChecker {
   // A room's own check of a top-level block; it replaces the one built in. "parallel" also serves
   // every block named parallel_<something>.
   void block(const std::string& key, BlockCheck check) { blocks_[key] = std::move(check); }
+  // What takes several blocks to see, for files of one kind.
+  void rule(FileKind kind, BlockCheck check) { rules_.emplace_back(kind, std::move(check)); }
   void set_gpu_counter(GpuCounter counter) { count_gpus_ = std::move(counter); }
 
   // Without a kind, keys of any kind of file are accepted. `variables`: see referenced_keys.
@@ -58,11 +62,13 @@ class FileChecker {
 
   Catalogue catalogue_;
   std::map<std::string, BlockCheck> blocks_;
+  std::vector<std::pair<FileKind, BlockCheck>> rules_;
   GpuCounter count_gpus_ = count_visible_gpus;
 };
 
-// Loads, lets `plugins:` register, resolves and checks. The kind is detected unless given.
+// Loads, lets `plugins:` register, resolves and checks. The kind is detected unless given; `parallel` chooses a named
+// block (config_files.h).
 Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, FileChecker& checker,
-                  Problems& problems);
+                  Problems& problems, const std::string& parallel = {});
 
 }  // namespace tutti::config

@@ -14,11 +14,6 @@
 namespace tutti::config {
 namespace {
 
-Mark command_line_mark() {
-  static const auto name = std::make_shared<const std::string>("command line");
-  return {name, 0, 0};
-}
-
 std::optional<std::size_t> to_index(const std::string& text) {
   std::size_t index = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), index);
@@ -192,6 +187,11 @@ class Override {
 };
 
 }  // namespace
+
+Mark command_line_mark() {
+  static const auto name = std::make_shared<const std::string>("command line");
+  return {name, 0, 0};
+}
 
 ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
   if (!overlay) return base;

@@ -21,6 +21,9 @@ ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay);
 // and `root` comes back unchanged, when it cannot be applied.
 ValuePtr apply_override(const ValuePtr& root, const std::string& text, Problems& problems);
 
+// The mark of what stands in no file.
+Mark command_line_mark();
+
 // True for what looks like an override rather than a file name.
 bool is_override(const std::string& argument);
 

@@ -277,8 +277,15 @@ bool read(const Node& node, Bytes& out, std::string& expected) {
   expected = "a size such as 32GB, 6.5GiB or a number of bytes";
   if (!node.is_scalar()) return false;
   const auto bytes = parse_bytes(node.raw());
-  if (bytes) out.count = *bytes;
-  return bytes.has_value();
+  if (!bytes) return false;
+  // `memory: 32` means gigabytes to whoever writes it; nothing here is that small.
+  const bool has_unit = node.raw().find_first_not_of("0123456789. ") != std::string::npos;
+  if (!has_unit && *bytes > 0 && *bytes < (1U << 20U)) {
+    expected = "a size with its unit: " + std::string(trim(node.raw())) + "GB";
+    return false;
+  }
+  out.count = *bytes;
+  return true;
 }
 
 bool read(const Node& node, Duration& out, std::string& expected) {

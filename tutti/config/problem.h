@@ -17,6 +17,7 @@ struct Problem {
   std::string key;               // dotted path
   std::string what;              // "got 'fast', expected an integer"
   std::string fix;               // one sentence, may be empty
+  bool is_unknown_key = false;   // the schema has no such key here
   std::string describe() const;  // "FILE:L:C: key: what\n  fix: ..."
 };
 

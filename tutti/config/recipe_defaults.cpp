@@ -76,7 +76,6 @@ trainer:
 constexpr const char* kInference = R"(
 data_dir: ${recipe_dir}/data
 inference_dir: ${exp_dir}/${self_name:}
-input_key: speech
 parallel:
   env: local
   n_workers: 1
@@ -124,6 +123,9 @@ ValuePtr fitting(const Node& defaults, const Node& file) {
     const bool several = (key == "optimizer" && file["optimizers"].defined()) ||
                          (key == "scheduler" && file["schedulers"].defined());
     if (several) continue;
+    // A mode with batches of its own, or torch's plain keys, wants no factory.
+    if (key == "iter_factory" && (file["batches"].defined() || file["batch_size"].defined()))
+      continue;
     // Another backend has options of its own, and its workers are counted by whoever names it.
     if (key == "parallel" && file[key].is_map() && file[key]["env"].defined()) continue;
     out->map.emplace_back(key, fitting(value, file[key]));

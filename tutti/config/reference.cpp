@@ -4,7 +4,6 @@
 
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
-#include "tutti/config/schemas/standard.h"
 #include "tutti/config/schemas/trainer.h"
 #include "tutti/core/text.h"
 
@@ -45,6 +44,8 @@ std::string table(const SchemaInfo& info) {
     out += fmt::format("| `{}` | {} | {} | {} | {} |\n", field.key, cell(field.type), cell(value),
                        cell(limits(field.rule)), cell(field.doc));
   }
+  if (!info.refused.empty()) out += "\nKnown elsewhere, not here:\n\n";
+  for (const auto& [key, instead] : info.refused) out += fmt::format("* `{}`: {}\n", key, instead);
   return out;
 }
 
@@ -54,7 +55,8 @@ std::string section(const std::string& title, const SchemaInfo& info) {
 
 }  // namespace
 
-std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms) {
+std::string reference_markdown(const Catalogue& catalogue,
+                               const std::vector<SchemaInfo>& other_rooms) {
   std::string out =
       "# Config reference\n\n"
       "Made by `tutti config reference`; do not edit. How files are found, merged and resolved is "
@@ -65,8 +67,8 @@ std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms) {
   out += section("trainer", trainer_schema().info());
   out += section("dataset", dataset_schema().info());
   out += section("dataset entry", dataset_entry_schema().info());
-  for (const SchemaInfo& info : other_rooms) out += section(info.name, info);
   out += section("tokenizer", tokenizer_schema().info());
+  for (const SchemaInfo& info : other_rooms) out += section(info.name, info);
   out += section("inference.yaml", inference_schema().info());
   out += section("metrics.yaml", metrics_schema().info());
   out += section("publication.yaml", publication_schema().info());
@@ -74,7 +76,6 @@ std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms) {
   out +=
       "# Components\n\nWhat a `_target_` may name. Our own name comes first; the names of other "
       "projects mean the same.\n\n";
-  const Catalogue catalogue = standard_catalogue();
   for (const std::string& group : catalogue.groups()) {
     out += fmt::format("## {}\n\n", group);
     for (const Component* component : catalogue.components(group)) {

@@ -4,12 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "tutti/config/schema.h"
+#include "tutti/config/registry.h"
 
 namespace tutti::config {
 
 // The text of docs/config-reference.md, with the blocks that other rooms read; a test compares the
 // two.
-std::string reference_markdown(const std::vector<SchemaInfo>& other_rooms);
+std::string reference_markdown(const Catalogue& catalogue,
+                               const std::vector<SchemaInfo>& other_rooms);
 
 }  // namespace tutti::config

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/config/schema.h"
 #include "tutti/config/schemas/types.h"
 #include "tutti/core/text.h"
@@ -42,12 +43,13 @@ std::optional<Count> count_of(const std::optional<std::int64_t>& top, const char
   return {};
 }
 
+// The trainer's own number counts; the top-level one is what ${...} elsewhere would give, so it is the one to mend.
 void check_agreement(const Node& node, const std::optional<std::int64_t>& got, const Node& top,
                      Problems& problems) {
   const auto expected = positive(top);
-  if (!got || !expected || *got == *expected) return;
-  problems.warn(node, fmt::format("got {}, but {} is {}", *got, top.path(), *expected),
-                fmt::format("write ${{{}}} here", top.path()));
+  if (!got || !expected || *got == *expected || is_recipe_default(top)) return;
+  problems.warn(node, fmt::format("{} is used, while {} is {}", *got, top.path(), *expected),
+                fmt::format("set {}: {}", top.path(), *got));
 }
 
 const std::vector<std::string>& cluster_only_options() {
@@ -123,14 +125,14 @@ void check_options(const Node& options, const std::string& env, Problems& proble
     const Mark mark = options.key_mark(key);
     if (is_trainer_setting(key)) {
       problems.add({mark, value.path(), "belongs to training, not to the parallel block",
-                    trainer_place(key)});
+                    trainer_place(key), true});
       continue;
     }
     const auto& cluster = cluster_only_options();
     if (is_local(env) && std::find(cluster.begin(), cluster.end(), key) != cluster.end())
       problems.add({mark, value.path(),
                     fmt::format("an option of batch schedulers, got under env: {}", env),
-                    "remove it, or set env to slurm, pbs, sge, lsf, htcondor, moab or oar"});
+                    "remove it, or set env to slurm, pbs, sge, lsf, htcondor, moab or oar", true});
   }
 }
 
@@ -215,7 +217,7 @@ void check_parallel_mistakes(const Node& block, const GpuCounter& count_gpus, Pr
   for (const auto& [key, value] : block.items()) {
     if (is_trainer_setting(key))
       problems.add({block.key_mark(key), value.path(),
-                    "belongs to training, not to the parallel block", trainer_place(key)});
+                    "belongs to training, not to the parallel block", trainer_place(key), true});
   }
   const Node env = block["env"];
   const std::string name = env.is_scalar() ? env.raw() : "local";

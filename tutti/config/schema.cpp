@@ -14,7 +14,7 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
     const bool reserved = key.size() > 2 && key.starts_with('_') && key.ends_with('_');
     if (reserved || std::find(known.begin(), known.end(), key) != known.end()) continue;
     if (const auto found = elsewhere.find(key); found != elsewhere.end()) {
-      problems.add({node.key_mark(key), child.path(), found->second, {}});
+      problems.add({node.key_mark(key), child.path(), found->second, {}, true});
       continue;
     }
     std::vector<std::string> candidates;
@@ -25,7 +25,8 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
     problems.add({node.key_mark(key), child.path(), "unknown key",
                   !guess.empty()       ? fmt::format("did you mean '{}'?", guess)
                   : candidates.empty() ? "remove it"
-                                       : "known keys here: " + join(candidates, ", ")});
+                                       : "known keys here: " + join(candidates, ", "),
+                  true});
   }
 }
 

@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tutti/config/node.h"
@@ -54,6 +55,7 @@ struct SchemaInfo {
   std::string name;
   std::string doc;
   std::vector<FieldInfo> fields;
+  std::vector<std::pair<std::string, std::string>> refused;  // key, what to do instead
 };
 
 // Adds "unknown key" problems, with a suggestion, for keys of `node` that are not in `known`.
@@ -70,7 +72,7 @@ std::string default_as_yaml(const T& value);
 template <class T>
 class Schema {
  public:
-  Schema(std::string name, std::string doc) : info_{std::move(name), std::move(doc), {}} {}
+  Schema(std::string name, std::string doc) : info_{std::move(name), std::move(doc), {}, {}} {}
 
   // A scalar, list, map, optional or raw Node member.
   template <class F>
@@ -123,12 +125,12 @@ class Schema {
     return *this;
   }
   // A key that exists elsewhere but not here. It is a problem, with the sentence as the fix, unless
-  // its value asks for nothing: null or one of `harmless`.
+  // its value asks for nothing: null, empty or one of `harmless`.
   Schema& refused(std::string key, std::vector<std::string> harmless, std::string instead) {
-    refused_.emplace(key, instead);
+    info_.refused.emplace_back(key, instead);
     readers_.push_back([key, harmless, instead](const Node& node, T&, Problems& problems) {
       const Node value = node[key];
-      if (value.is_null()) return;
+      if (value.is_null() || (!value.is_scalar() && value.size() == 0)) return;
       for (const auto& text : harmless)
         if (value.is_scalar() && value.raw() == text) return;
       problems.add({node.key_mark(key), value.path(), "not supported", instead});
@@ -156,7 +158,7 @@ class Schema {
     const Node renamed = apply_renames(node, problems);
     std::vector<std::string> known = groups_;
     for (const auto& field : info_.fields) known.push_back(field.key);
-    for (const auto& [key, instead] : refused_) known.push_back(key);
+    for (const auto& [key, instead] : info_.refused) known.push_back(key);
     check_unknown_keys(renamed, known, elsewhere_, problems);
     for (const auto& reader : readers_) reader(renamed, out, problems);
     for (const auto& rule : checks_) rule(renamed, out, problems);
@@ -186,7 +188,6 @@ class Schema {
   std::vector<std::string> groups_;
   std::map<std::string, std::string> renamed_;
   std::map<std::string, std::string> elsewhere_;
-  std::map<std::string, std::string> refused_;
   std::vector<std::function<void(const Node&, T&, Problems&)>> readers_;
   std::vector<std::function<void(const Node&, const T&, Problems&)>> checks_;
 };

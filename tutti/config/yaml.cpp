@@ -227,6 +227,22 @@ class TreeBuilder : public YAML::EventHandler {
   ValuePtr root_;
 };
 
+// The line (from 1) of the last tab in the indentation up to line `last`; 0: none. yaml-cpp only says that a
+// value stands where none may be, a line or more after the tab.
+int tab_before(std::string_view text, int last) {
+  int found = 0;
+  int number = 1;
+  for (std::size_t begin = 0; begin < text.size() && number <= last; ++number) {
+    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    const std::size_t indent = line.find_first_not_of(" \t");
+    if (line.substr(0, indent).find('\t') != std::string_view::npos &&
+        indent != std::string_view::npos)
+      found = number;
+    begin += line.size() + 1;
+  }
+  return found;
+}
+
 }  // namespace
 
 Node parse_yaml(std::string_view text, const std::string& name, Problems& problems) {
@@ -245,7 +261,12 @@ Node parse_yaml(std::string_view text, const std::string& name, Problems& proble
                     "a second YAML document in one file", "keep one document per file"});
     }
   } catch (const YAML::ParserException& e) {
-    problems.add({to_mark(e.mark, file), "", "not valid YAML: " + e.msg, {}});
+    const int tab = tab_before(text, e.mark.line + 1);
+    if (tab > 0)
+      problems.add({Mark{file, tab, 1}, "", "a tab in the indentation: YAML allows spaces only",
+                    "replace the tabs of this file with spaces: expand -t 2 FILE"});
+    else
+      problems.add({to_mark(e.mark, file), "", "not valid YAML: " + e.msg, {}});
   } catch (const ParseStopped&) {
     // The reason is among the problems.
   }

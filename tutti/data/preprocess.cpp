@@ -65,48 +65,6 @@ std::vector<float> draw(const Dataset& dataset, int sample_rate, Random& random)
 
 }  // namespace
 
-config::Schema<PreprocessSettings> preprocess_schema() {
-  using P = PreprocessSettings;
-  config::Schema<P> s("preprocessor", "What happens to an utterance before batching.");
-  s.field("speed_factors", &P::speed_factors,
-          "one is drawn per utterance and epoch, e.g. [0.9, 1.0, 1.1]", {.min = 0.25, .max = 4});
-  s.field("noise_scp", &P::noise_scp, "noise recordings");
-  s.field("noise_prob", &P::noise_prob, "part of the utterances that get noise",
-          {.min = 0, .max = 1});
-  s.field("noise_db_low", &P::noise_db_low, "lowest signal-to-noise ratio",
-          {.min = -100, .max = 200, .unit = "dB"});
-  s.field("noise_db_high", &P::noise_db_high, "highest signal-to-noise ratio",
-          {.min = -100, .max = 200, .unit = "dB"});
-  s.field("rir_scp", &P::rir_scp, "room impulse responses");
-  s.field("rir_prob", &P::rir_prob, "part of the utterances that are reverberated",
-          {.min = 0, .max = 1});
-  s.field("volume_db_low", &P::volume_db_low, "lowest gain",
-          {.min = -100, .max = 100, .unit = "dB"});
-  s.field("volume_db_high", &P::volume_db_high, "highest gain",
-          {.min = -100, .max = 100, .unit = "dB"});
-  s.field("volume_normalize", &P::volume_normalize,
-          "peak to scale every utterance to, also in evaluation; 0: off", {.min = 0, .max = 1});
-  s.field("pad_samples", &P::pad_samples, "shorter utterances get zeros up to this; 0: none",
-          {.min = 0});
-  s.field("min_samples", &P::min_samples,
-          "shorter utterances are refused (see on_bad); 0: no limit", {.min = 0});
-  s.field("max_samples", &P::max_samples, "longer utterances are refused (see on_bad); 0: no limit",
-          {.min = 0});
-  s.check([](const config::Node& node, const P& p, config::Problems& problems) {
-    if (p.noise_db_low > p.noise_db_high)
-      problems.add(node["noise_db_low"], fmt::format("got {}, expected at most noise_db_high = {}",
-                                                     p.noise_db_low, p.noise_db_high));
-    if (p.volume_db_low > p.volume_db_high)
-      problems.add(node["volume_db_low"],
-                   fmt::format("got {}, expected at most volume_db_high = {}", p.volume_db_low,
-                               p.volume_db_high));
-    if (p.max_samples > 0 && p.min_samples > p.max_samples)
-      problems.add(node["min_samples"], fmt::format("got {}, expected at most max_samples = {}",
-                                                    p.min_samples, p.max_samples));
-  });
-  return s;
-}
-
 std::vector<float> change_speed(const std::vector<float>& speech, double factor) {
   // A factor of 1.1 plays 1.1 s in 1 s. Kept to hundredths: a filter has as many phases.
   const int hundredths = static_cast<int>(std::lround(factor * 100));

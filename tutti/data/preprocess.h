@@ -25,7 +25,7 @@ namespace tutti::data {
 
 using Tokenize = std::function<std::vector<std::int64_t>(const std::string& text)>;
 
-// The `preprocessor:` block.
+// What happens to the speech of an utterance. systems/preprocessor_settings.h reads it from `dataset.preprocessor`.
 struct PreprocessSettings {
   std::vector<double> speed_factors;  // one is drawn per utterance; kept to 1/100
   std::string noise_scp;              // `<id> <file>` lines
@@ -48,7 +48,6 @@ struct PreprocessSettings {
   std::size_t max_effects = 1;
   double effects_prob = 0;
 };
-config::Schema<PreprocessSettings> preprocess_schema();
 
 enum class Mode { kTrain, kEval };
 

@@ -7,6 +7,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/metrics/report.h"
+#include "tutti/systems/metric_settings.h"
 #include "tutti/systems/report/report.h"
 #include "tutti/systems/stages.h"
 
@@ -15,42 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct MetricEntry {
-  std::string target;
-  std::string ref_key = "ref";
-  std::string hyp_key = "hyp";
+speech::ErrorRateConfig error_rate(const MetricSettings& settings) {
   speech::ErrorRateConfig config;
-};
-
-// The keys may be renamed through `inputs`: {ref: text} reads text.scp as the reference.
-std::string scp_stem(const config::Node& inputs, const std::string& key) {
-  return inputs.is_map() && inputs[key].defined() ? inputs[key].as<std::string>() : key;
+  config.kind = settings.name == "wer"   ? speech::ErrorKind::kWord
+                : settings.name == "cer" ? speech::ErrorKind::kCharacter
+                                         : speech::ErrorKind::kToken;
+  config.cleaners = settings.clean_types;
+  if (config.kind == speech::ErrorKind::kToken)
+    config.tokenizer = speech::make_tokenizer({.token_type = "bpe", .bpemodel = settings.bpemodel});
+  return config;
 }
 
-MetricEntry read_entry(const config::Node& node) {
-  const config::Node metric = node["metric"];
-  MetricEntry entry;
-  entry.target = metric["_target_"].as<std::string>();
-  const std::string name = split(entry.target, '.').back();
-  if (name == "WER")
-    entry.config.kind = speech::ErrorKind::kWord;
-  else if (name == "CER")
-    entry.config.kind = speech::ErrorKind::kCharacter;
-  else if (name == "TER")
-    entry.config.kind = speech::ErrorKind::kToken;
-  else
-    throw ConfigError(fmt::format("{}: {}._target_: got '{}', expected WER, CER or TER",
-                                  metric.mark().describe(), metric.path(), entry.target));
-  entry.ref_key = scp_stem(node["inputs"], metric["ref_key"].value_or<std::string>("ref"));
-  entry.hyp_key = scp_stem(node["inputs"], metric["hyp_key"].value_or<std::string>("hyp"));
-  const config::Node cleaners = metric["clean_types"];
-  if (cleaners.is_list())
-    entry.config.cleaners = cleaners.as<std::vector<std::string>>();
-  else if (!cleaners.is_null())
-    entry.config.cleaners = {cleaners.as<std::string>()};
-  if (entry.config.kind == speech::ErrorKind::kToken)
-    entry.config.tokenizer = speech::make_tokenizer(
-        {.token_type = "bpe", .bpemodel = metric["bpemodel"].as<std::string>()});
+MetricSettings read_entry(const config::Node& node) {
+  config::Problems problems;
+  MetricSettings entry = read_metric(node, problems);
+  problems.throw_if_any();
   return entry;
 }
 
@@ -81,10 +61,10 @@ void measure(const StageContext& context) {
   speech::MetricsReport report;
   int position = 0;
   for (const auto& node : context.metrics["metrics"].elements()) {
-    const MetricEntry entry = read_entry(node);
+    const MetricSettings entry = read_entry(node);
     for (const auto& set : test_sets(context, inference_dir)) {
       const fs::path folder = inference_dir / set;
-      auto& metric = metrics.emplace_back(entry.config);
+      auto& metric = metrics.emplace_back(error_rate(entry));
       for (const auto& pair : speech::read_text_pairs(folder / (entry.ref_key + ".scp"),
                                                       folder / (entry.hyp_key + ".scp")))
         metric.add({.id = pair.id, .speaker = {}}, pair.reference, pair.hypothesis);

@@ -21,14 +21,15 @@
 
 namespace tutti::systems {
 
-// Files of each kind (later ones merge over earlier ones) and `key=value` overrides; an override
-// belongs to every config that has its key.
+// Files of each kind (later ones merge over earlier ones), `key=value` overrides and the name of a parallel block
+// (config/config_files.h says where each goes).
 struct ContextRequest {
   std::vector<std::filesystem::path> training;
   std::vector<std::filesystem::path> inference;
   std::vector<std::filesystem::path> metrics;
   std::vector<std::filesystem::path> demo;
   std::vector<std::string> overrides;
+  std::string parallel;  // empty: the files' own `parallel:`
   bool force = false;
   std::vector<std::string> continue_with;  // keys that may differ from what was trained before
 };

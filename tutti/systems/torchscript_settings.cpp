@@ -1,11 +1,10 @@
 #include "tutti/systems/torchscript_settings.h"
 
-#include "tutti/config/schema.h"
 #include "tutti/systems/item_model.h"
 
 namespace tutti::systems {
 
-TorchScriptSettings read_torchscript(const config::Node& model) {
+config::Schema<TorchScriptSettings> torchscript_schema() {
   using S = TorchScriptSettings;
   config::Schema<S> s("torchscript", "A model exported from Python.");
   s.field("path", &S::path, "the .pt file", {.required = true});
@@ -24,8 +23,12 @@ TorchScriptSettings read_torchscript(const config::Node& model) {
   s.field("target", &S::target, "training: tensor of the batch the prediction is compared with");
   s.field("input_lengths", &S::input_lengths, "training: lengths of the prediction (ctc)");
   s.field("target_lengths", &S::target_lengths, "training: lengths of the target (ctc)");
+  return s;
+}
+
+TorchScriptSettings read_torchscript(const config::Node& model) {
   config::Problems problems;
-  auto settings = s.parse(model, problems);
+  auto settings = torchscript_schema().parse(model, problems);
   problems.throw_if_any();
   return settings;
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/config/node.h"
+#include "tutti/config/schema.h"
 
 namespace tutti::systems {
 
@@ -28,6 +28,7 @@ struct TorchScriptSettings {
   std::string target_lengths = "text_lengths";
 };
 
+config::Schema<TorchScriptSettings> torchscript_schema();
 // Throws ConfigError with every problem.
 TorchScriptSettings read_torchscript(const config::Node& model);
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tutti/config/schemas/files.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 
@@ -61,15 +62,8 @@ void finish_layer(torch::nn::Module& layer, const std::string& method) {
 
 }  // namespace
 
-const std::vector<std::string>& init_methods() {
-  static const std::vector<std::string> methods = {
-      "chainer",         "chainer_espnet1", "xavier_uniform", "xavier_normal",
-      "kaiming_uniform", "kaiming_normal",  "normal"};
-  return methods;
-}
-
 void initialize_tensors(const NamedTensors& parameters, const std::string& method) {
-  const auto& known = init_methods();
+  const auto& known = config::init_methods();
   if (std::find(known.begin(), known.end(), method) == known.end()) {
     const std::string guess = closest_match(method, known);
     throw ConfigError(

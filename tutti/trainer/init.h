@@ -13,13 +13,10 @@
 #include <torch/nn/module.h>
 
 #include <string>
-#include <vector>
 
 #include "tutti/trainer/model.h"
 
 namespace tutti::trainer {
-
-const std::vector<std::string>& init_methods();
 
 // By name and shape alone; for rooms with layers of their own. Throws ConfigError listing the
 // methods.

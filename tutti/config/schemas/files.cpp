@@ -27,7 +27,6 @@ Schema<TrainingFile> training_schema() {
   add_context(s);
   s.field("data_dir", &S::data_dir, "folder of prepared data");
   s.field("stats_dir", &S::stats_dir, "folder of collect_stats");
-  s.field("dataset_dir", &S::dataset_dir, "folder of the corpus as it came");
   s.field("create_dataset", &S::create_dataset, "arguments of the dataset builders");
   s.field("validate_dataset", &S::validate_dataset, "{min_seconds, max_seconds} of an utterance");
   s.field("dataset", &S::dataset, "corpora");
@@ -46,25 +45,87 @@ Schema<TrainingFile> training_schema() {
           "list of [metric, how many to keep, min|max]");
   s.field("seed", &S::seed, "of weights, order and augmentation");
   s.field("init", &S::init, "how weights begin; null: each layer's own way",
-          {.one_of = {"chainer", "chainer_espnet1", "xavier_uniform", "xavier_normal",
-                      "kaiming_uniform", "kaiming_normal"}});
+          {.one_of = init_methods()});
   s.field("parallel", &S::parallel, kParallelDoc);
   s.field("dataloader", &S::dataloader, "how batches are made");
   s.field("trainer", &S::trainer, "one model, many ranks");
   s.field("fit", &S::fit, "{ckpt_path: last | FOLDER | FILE.ckpt | never}: where to go on from");
   s.field("stage_log_mode", &S::stage_log_mode, "who writes train.log",
           {.one_of = {"rank0", "per_rank"}});
-  s.field("stage_log_dirs", &S::stage_log_dirs, "folder of each stage's log");
+  s.refused("stage_log_dirs", {}, "remove it: each stage logs into logs/ of its folder");
   s.field("plugins", &S::plugins, "shared libraries that add components");
   for (const char* key :
        {"devices", "strategy", "accelerator", "precision", "max_epochs", "callbacks", "logger"})
     s.elsewhere(key, std::string("put it under trainer: trainer.") + key);
   for (const char* key : {"env", "n_workers", "options"})
     s.elsewhere(key, std::string("put it under parallel: parallel.") + key);
+  // What ESPnet2's train.yaml has at the top level.
+  const std::pair<const char*, const char*> from_espnet2[] = {
+      {"ngpu", "is called num_device here"},
+      {"max_epoch", "is called trainer.max_epochs here"},
+      {"accum_grad", "is called trainer.accumulate_grad_batches here"},
+      {"grad_clip", "is called trainer.gradient_clip_val here"},
+      {"use_amp", "is written trainer.precision: 16-mixed here"},
+      {"log_interval", "is called trainer.log_every_n_steps here"},
+      {"patience", "is the early_stopping callback under trainer.callbacks here"},
+      {"keep_nbest_models",
+       "is the second number of best_model_criterion: [[valid/loss, 10, min]]"},
+      {"optim", "is written optimizer: {_target_: adam} here"},
+      {"optim_conf", "goes into optimizer, beside _target_"},
+      {"scheduler_conf", "goes into scheduler, beside _target_"},
+      {"batch_type", "is called dataloader.train.iter_factory.batches.type here"},
+      {"batch_bins", "is called dataloader.train.iter_factory.batches.batch_bins here"},
+      {"batch_size", "is called dataloader.train.iter_factory.batches.batch_size here"},
+      {"num_workers", "is called dataloader.train.iter_factory.num_workers here"},
+      {"token_list", "belongs to the model: model.token_list"},
+      {"token_type", "belongs to dataset.preprocessor.token_type"},
+      {"bpemodel", "belongs to dataset.preprocessor.bpemodel"},
+      {"encoder", "belongs to the model: model.encoder"},
+      {"encoder_conf", "belongs to the model: model.encoder_conf"},
+      {"decoder", "belongs to the model: model.decoder"},
+      {"decoder_conf", "belongs to the model: model.decoder_conf"},
+      {"frontend", "belongs to the model: model.frontend"},
+      {"frontend_conf", "belongs to the model: model.frontend_conf"},
+      {"model_conf", "belongs to the model: model.model_conf"},
+      {"specaug", "belongs to the model: model.specaug"},
+      {"specaug_conf", "belongs to the model: model.specaug_conf"},
+      {"normalize", "belongs to the model: model.normalize"}};
+  for (const auto& [key, sentence] : from_espnet2) s.elsewhere(key, sentence);
   for (const char* key : {"total_shards", "dist_world_size"})
     s.elsewhere(
         key,
         std::string("put it under dataloader.train and dataloader.valid: dataloader.train.") + key);
+  return s;
+}
+
+const std::vector<std::string>& init_methods() {
+  static const std::vector<std::string> methods = {
+      "chainer",         "chainer_espnet1", "xavier_uniform", "xavier_normal",
+      "kaiming_uniform", "kaiming_normal",  "normal"};
+  return methods;
+}
+
+Schema<NamedOptimizer> named_optimizer_schema() {
+  using S = NamedOptimizer;
+  Schema<S> s("optimizers.<name>", "One of several optimizers.");
+  s.field("optimizer", &S::optimizer, "a _target_ node", {.required = true});
+  s.field("params", &S::params, "part of the model it trains");
+  s.field("gradient_clip_val", &S::gradient_clip_val, "limit of its gradient; null: the trainer's",
+          {.min = 0});
+  s.field("gradient_clip_algorithm", &S::gradient_clip_algorithm, "norm or value",
+          {.one_of = {"norm", "value"}});
+  s.elsewhere("accum_grad_steps", "use trainer.accumulate_grad_batches");
+  s.elsewhere("step_every_n_iters",
+              "let the model return this optimizer's loss in every n-th step");
+  return s;
+}
+
+Schema<NamedScheduler> named_scheduler_schema() {
+  using S = NamedScheduler;
+  Schema<S> s("schedulers.<name>", "The scheduler of the optimizer of this name.");
+  s.field("scheduler", &S::scheduler, "a _target_ node", {.required = true});
+  s.field("interval", &S::interval, "when it advances", {.one_of = {"step", "epoch"}});
+  s.field("monitor", &S::monitor, "metric a plateau scheduler watches");
   return s;
 }
 
@@ -108,7 +169,7 @@ Schema<TokenizerSettings> tokenizer_schema() {
           {.one_of = {"bpe", "unigram", "char", "word"}});
   s.field("save_path", &S::save_path, "folder of bpe.model, bpe.vocab and tokens.txt");
   s.field("train_file", &S::train_file, "text to train on");
-  s.field("text_builder", &S::text_builder, "{func, ...}: makes that text");
+  s.refused("text_builder", {}, "write the text to a file yourself, and name it in train_file");
   s.check([](const Node& node, const S& settings, Problems& problems) {
     const bool counted = settings.model_type == "char" || settings.model_type == "word";
     if (!counted && node["vocab_size"].is_null())
@@ -126,14 +187,14 @@ Schema<InferenceFile> inference_schema() {
   s.field("dataset", &S::dataset, "test sets");
   s.field("parallel", &S::parallel, kParallelDoc);
   s.field("model", &S::model, "a _target_ node");
-  s.field("input_key", &S::input_key, "key, or keys, of a sample given to the model");
+  s.refused("input_key", {"speech"}, "remove it: models get the speech of a sample");
   s.field("output_keys", &S::output_keys, "keys of the result that are written");
   s.field("idx_key", &S::idx_key, "key of a sample that names it; null: utt_id");
   s.field("batch_size", &S::batch_size, "utterances decoded together; null: one", {.min = 1});
   s.field("on_bad", &S::on_bad,
           "what an utterance does that cannot be decoded; null: as parallel.on_error",
           {.one_of = {"stop", "skip"}});
-  s.field("output_fn", &S::output_fn, "name of a function that makes the result");
+  s.refused("output_fn", {}, "use runner: {_target_: NAME} of a plugin to make other results");
   s.field("output_artifacts", &S::output_artifacts, "{field: {type: wav|npy|json, sample_rate}}");
   s.field("provider", &S::provider, "a _target_ node: builds dataset and model on each worker");
   s.field("runner", &S::runner, "a _target_ node: runs one item");
@@ -165,10 +226,10 @@ Schema<PublicationFile> publication_schema() {
   Schema<S> s("publication", "publication.yaml: a model packed for others.");
   add_context(s);
   s.field("inference_dir", &S::inference_dir, "where the results are");
-  s.field("pack_model", &S::pack_model,
-          "{out_dir, allow_overwrite, inference_dir, include_model_detail, readme, readme_context, "
-          "include, exclude, files, yaml_files}");
-  s.field("upload_model", &S::upload_model, "{hf_repo, private, update, delete_patterns}");
+  s.refused("pack_model", {},
+            "the pack_model stage needs no settings: it packs what the training and inference "
+            "configs name");
+  s.refused("upload_model", {}, "nothing is uploaded here: copy the folder exp_dir/model_pack");
   return s;
 }
 
@@ -176,12 +237,26 @@ Schema<DemoFile> demo_schema() {
   using S = DemoFile;
   Schema<S> s("demo", "demo.yaml: a page to try the model on.");
   add_context(s);
-  s.field("model", &S::model, "{dir_or_tag, trust_user_code, call_args}");
-  s.field("ui", &S::ui, "{app_script, title, description, inputs, outputs}");
-  s.field("pack", &S::pack, "{out_dir, include, exclude, requirements, readme, readme_context}");
-  s.field("upload_demo", &S::upload_demo, "{hf_repo, organization, update, delete_patterns}");
-  s.field("parallel", &S::parallel, kParallelDoc);
-  s.field("server", &S::server, "{host, port, max_upload}: who may see the page");
+  Schema<DemoModel> model("demo model", "The packed model.");
+  model.field("dir_or_tag", &DemoModel::dir_or_tag, "a folder that pack_model made");
+  model.field("call_args", &DemoModel::call_args, "search settings, as model of inference.yaml");
+  model.refused("trust_user_code", {"false", "False"}, "remove it: a pack holds no code");
+  s.group("model", &S::model, model);
+  Schema<DemoUi> ui("demo ui", "The page.");
+  ui.field("title", &DemoUi::title, "heading of the page");
+  ui.field("description", &DemoUi::description, "a sentence under it");
+  for (const char* key : {"app_script", "inputs", "outputs"})
+    ui.refused(key, {}, "remove it: the page takes audio and shows text");
+  s.group("ui", &S::ui, ui);
+  Schema<DemoServerKeys> server("demo server", "Who may see the page.");
+  server.field("host", &DemoServerKeys::host, "address it listens on; 0.0.0.0: every one");
+  server.field("port", &DemoServerKeys::port, "0: any free one", {.min = 0, .max = 65535});
+  server.field("max_requests", &DemoServerKeys::max_requests, "per minute and client", {.min = 1});
+  server.field("max_upload", &DemoServerKeys::max_upload, "largest recording");
+  s.group("server", &S::server, server);
+  s.refused("pack", {}, "remove it: the demo stage serves the page itself");
+  s.refused("upload_demo", {}, "remove it: nothing is uploaded here");
+  s.refused("parallel", {}, "remove it: a demo is one process");
   s.field("plugins", &S::plugins, "shared libraries that add components");
   return s;
 }

@@ -20,7 +20,6 @@ struct TrainingFile {
   std::string exp_tag;
   std::string exp_dir;
   std::string stats_dir;
-  std::string dataset_dir;
   Node create_dataset, validate_dataset, dataset, tokenizer, model;
   Node optimizer, scheduler, optimizers, schedulers;
   std::string scheduler_interval = "step";
@@ -30,10 +29,24 @@ struct TrainingFile {
   std::optional<std::string> init;
   Node parallel, dataloader, trainer, fit;
   std::string stage_log_mode = "rank0";
-  Node stage_log_dirs;
   std::vector<std::string> plugins;
 };
 Schema<TrainingFile> training_schema();
+
+// One of `optimizers:`, and the one of `schedulers:` with the same name.
+struct NamedOptimizer {
+  Node optimizer;      // a _target_ node
+  std::string params;  // part of the model
+  std::optional<double> gradient_clip_val;
+  std::string gradient_clip_algorithm = "norm";
+};
+Schema<NamedOptimizer> named_optimizer_schema();
+struct NamedScheduler {
+  Node scheduler;  // a _target_ node
+  std::string interval = "epoch";
+  std::string monitor = "valid/loss";
+};
+Schema<NamedScheduler> named_scheduler_schema();
 
 // `best_model_criterion: [[valid/loss, 3, min]]`
 struct BestModelCriterion {
@@ -49,7 +62,6 @@ struct TokenizerSettings {
   std::string model_type = "bpe";
   std::string save_path;
   std::optional<std::string> train_file;
-  Node text_builder;
 };
 Schema<TokenizerSettings> tokenizer_schema();
 
@@ -57,11 +69,9 @@ struct InferenceFile {
   std::string recipe_dir = ".";
   std::string exp_tag, exp_dir, data_dir, inference_dir;
   Node dataset, parallel, model;
-  Node input_key;  // text or list
   Node output_keys;
   std::optional<std::string> idx_key;
   std::optional<int> batch_size;
-  std::optional<std::string> output_fn;
   std::optional<std::string> on_bad;
   Node output_artifacts, provider, runner;
   std::optional<std::string> device;
@@ -83,18 +93,38 @@ Schema<MetricsFile> metrics_schema();
 struct PublicationFile {
   std::string recipe_dir = ".";
   std::string exp_tag, exp_dir, inference_dir;
-  Node pack_model, upload_model;
 };
 Schema<PublicationFile> publication_schema();
 
+struct DemoModel {
+  std::string dir_or_tag;
+  Node call_args;
+};
+struct DemoUi {
+  std::string title = "Tutti";
+  std::string description;
+};
+struct DemoServerKeys {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  int max_requests = 60;
+  Bytes max_upload{25U << 20U};
+};
 struct DemoFile {
   std::string recipe_dir = ".";
   std::string exp_tag, exp_dir;
-  Node model, ui, pack, upload_demo, parallel, server;
+  DemoModel model;
+  DemoUi ui;
+  DemoServerKeys server;
   std::vector<std::string> plugins;
 };
 Schema<DemoFile> demo_schema();
 
+// What `init` may name.
+const std::vector<std::string>& init_methods();
+
+// The tasks alone, for whoever builds them.
+void add_task_components(Catalogue& catalogue);
 // Tasks, inference models, providers, runners, metrics.
 void add_speech_components(Catalogue& catalogue);
 

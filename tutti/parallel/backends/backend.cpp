@@ -50,8 +50,13 @@ Schema<Block> block_schema() {
   for (const char* key : {"devices", "num_nodes", "strategy", "accelerator", "precision"})
     s.elsewhere(key, trainer);
   const std::string options = "a backend option: put it under parallel.options";
-  for (const char* key : {"queue", "account", "cores", "memory", "walltime", "processes",
-                          "threads_per_worker", "job_extra_directives", "memory_limit"})
+  for (const char* key : {"nj", "num_workers", "num_jobs", "workers"})
+    s.elsewhere(key, "is called n_workers here");
+  for (const char* key : {"backend", "type", "cluster", "scheduler"})
+    s.elsewhere(key, "is called env here");
+  for (const char* key :
+       {"queue", "partition", "gres", "account", "cores", "memory", "walltime", "processes",
+        "threads_per_worker", "job_extra_directives", "memory_limit"})
     s.elsewhere(key, options);
   return s;
 }
@@ -60,12 +65,17 @@ Schema<Block> block_schema() {
 
 const std::vector<BackendRow>& backend_rows() {
   static const std::vector<BackendRow> rows = {
-      {"local", check_local, make_local},        {"local_gpu", check_local_gpu, make_local_gpu},
-      {"slurm", check_cluster, make_cluster},    {"pbs", check_cluster, make_cluster},
-      {"sge", check_cluster, make_cluster},      {"lsf", check_cluster, make_cluster},
-      {"htcondor", check_cluster, make_cluster}, {"moab", check_cluster, make_cluster},
-      {"oar", check_cluster, make_cluster},      {"ssh", check_cluster, make_cluster},
-      {"kube", check_cluster, make_cluster},
+      {"local", check_local, make_local, local_options_info},
+      {"local_gpu", check_local_gpu, make_local_gpu, local_gpu_options_info},
+      {"slurm", check_cluster, make_cluster, cluster_options_info},
+      {"pbs", check_cluster, make_cluster, cluster_options_info},
+      {"sge", check_cluster, make_cluster, cluster_options_info},
+      {"lsf", check_cluster, make_cluster, cluster_options_info},
+      {"htcondor", check_cluster, make_cluster, cluster_options_info},
+      {"moab", check_cluster, make_cluster, cluster_options_info},
+      {"oar", check_cluster, make_cluster, cluster_options_info},
+      {"ssh", check_cluster, make_cluster, cluster_options_info},
+      {"kube", check_cluster, make_cluster, cluster_options_info},
   };
   return rows;
 }
@@ -131,6 +141,15 @@ ParallelSettings parse_parallel(const Node& block, Problems& problems) {
   problems.add(block["env"], "got '" + settings.env + "', expected one of " + join(names, ", "),
                guess.empty() ? "" : "did you mean '" + guess + "'?");
   return settings;
+}
+
+std::vector<config::SchemaInfo> parallel_reference() {
+  std::vector<config::SchemaInfo> tables = {block_schema().info()};
+  for (const BackendRow& row : backend_rows()) {
+    tables.push_back(row.options(row.env));
+    tables.back().name = "parallel.options of env: " + std::string(row.env);
+  }
+  return tables;
 }
 
 int workers_per_job(const ParallelSettings& settings) { return cluster_workers_per_job(settings); }

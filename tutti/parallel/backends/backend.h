@@ -16,6 +16,7 @@
 
 #include "tutti/config/node.h"
 #include "tutti/config/problem.h"
+#include "tutti/config/schema.h"
 #include "tutti/core/subprocess.h"
 
 namespace tutti::parallel {
@@ -86,6 +87,9 @@ struct ParallelSettings {
 
 // Reads the block and checks `options` against the backend's schema; reports every problem.
 ParallelSettings parse_parallel(const config::Node& block, config::Problems& problems);
+
+// For the reference in docs/: the block, and the options of every env.
+std::vector<config::SchemaInfo> parallel_reference();
 
 // How many workers one job of this backend holds (`processes`).
 int workers_per_job(const ParallelSettings& settings);

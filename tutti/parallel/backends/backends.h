@@ -19,6 +19,8 @@ struct BackendRow {
                 config::Problems& problems);
   std::unique_ptr<Backend> (*create)(const ParallelSettings& settings, const WorkerLaunch& launch,
                                      CommandRunner& runner);
+  // The table of `options` for the reference.
+  config::SchemaInfo (*options)(const std::string& env);
 };
 
 const std::vector<BackendRow>& backend_rows();
@@ -29,13 +31,18 @@ const std::vector<std::string>& options_without_meaning();
 // Drops those (with a warning) and returns the block that remains.
 config::Node drop_options_without_meaning(const config::Node& options, config::Problems& problems);
 
+config::SchemaInfo ssh_options_info();   // ssh_options.cpp
+config::SchemaInfo kube_options_info();  // kube_options.cpp
+
 // local_gpu.cpp
+config::SchemaInfo local_gpu_options_info(const std::string& env);
 void check_local_gpu(const ParallelSettings& settings, const config::Node& block,
                      config::Problems& problems);
 std::unique_ptr<Backend> make_local_gpu(const ParallelSettings& settings,
                                         const WorkerLaunch& launch, CommandRunner& runner);
 
 // local.cpp
+config::SchemaInfo local_options_info(const std::string& env);
 void check_local(const ParallelSettings& settings, const config::Node& block,
                  config::Problems& problems);
 std::unique_ptr<Backend> make_local(const ParallelSettings& settings, const WorkerLaunch& launch,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/parallel/backends/backends.h"
 #include "tutti/parallel/backends/jobqueue.h"
 #include "tutti/parallel/backends/kube.h"
 #include "tutti/parallel/backends/ssh.h"
@@ -64,6 +65,14 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
     problems.warn(options["job_directives_skip"],
                   fmt::format("'{}' names none of the generated directives", skip),
                   "give the exact name, as in `tutti parallel script`");
+}
+
+config::SchemaInfo cluster_options_info(const std::string& env) {
+  if (env == "ssh") return ssh_options_info();
+  if (env == "kube") return kube_options_info();
+  const Row* row = find_job_queue(env);
+  if (row == nullptr) throw InternalError("cluster_options_info: not a cluster env: " + env);
+  return jobqueue_schema(row->kind).info();
 }
 
 int cluster_workers_per_job(const ParallelSettings& settings) {

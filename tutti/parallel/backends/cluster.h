@@ -40,4 +40,7 @@ std::unique_ptr<Backend> make_cluster(const ParallelSettings& settings, const Wo
 // `processes` of a batch scheduler's job; 1 elsewhere.
 int cluster_workers_per_job(const ParallelSettings& settings);
 
+// The table of its options for the reference.
+config::SchemaInfo cluster_options_info(const std::string& env);
+
 }  // namespace tutti::parallel

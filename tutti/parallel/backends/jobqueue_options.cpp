@@ -60,6 +60,53 @@ bool has(SchedulerKind kind, std::string_view key) {
   return false;
 }
 
+bool is_owned(std::string_view key) {
+  const auto& table = owned_options();
+  return std::any_of(table.begin(), table.end(), [&](const Owned& o) { return o.key == key; });
+}
+
+// Names that people bring from sbatch, qsub and other toolkits, and ours for the same thing.
+const std::vector<std::pair<const char*, const char*>>& foreign_names() {
+  static const std::vector<std::pair<const char*, const char*>> names = {
+      {"partition", "queue"},
+      {"partitions", "queue"},
+      {"time", "walltime"},
+      {"time_limit", "walltime"},
+      {"timeout_min", "walltime"},
+      {"cpus_per_task", "cores"},
+      {"num_cores", "cores"},
+      {"cpus", "cores"},
+      {"ntasks_per_node", "processes"},
+      {"ntasks", "processes"},
+      {"mem_gb", "memory"},
+      {"charge_account", "account"},
+      {"log_dir", "log_directory"},
+      {"logdir", "log_directory"},
+      {"setup", "job_script_prologue"},
+      {"modules", "job_script_prologue"}};
+  return names;
+}
+
+// Options of sbatch and others that have no name of their own here.
+const std::vector<std::pair<const char*, const char*>>& foreign_directives() {
+  static const std::vector<std::pair<const char*, const char*>> names = {
+      {"gres", "['--gres=gpu:1']"},
+      {"gpus", "['--gres=gpu:1']"},
+      {"gpus_per_node", "['--gres=gpu:1']"},
+      {"gpus_per_task", "['--gres=gpu:1']"},
+      {"gpu", "['--gres=gpu:1']"},
+      {"qos", "['--qos=NAME']"},
+      {"constraint", "['--constraint=NAME']"},
+      {"exclude", "['--exclude=NODES']"},
+      {"nodelist", "['--nodelist=NODES']"},
+      {"exclusive", "['--exclusive']"},
+      {"reservation", "['--reservation=NAME']"},
+      {"mail_type", "['--mail-type=FAIL']"},
+      {"mail_user", "['--mail-user=ADDRESS']"},
+      {"nodes", "['--nodes=1']"}};
+  return names;
+}
+
 // What to use instead, where a scheduler expresses the same thing otherwise.
 std::string instead(SchedulerKind kind, std::string_view key) {
   using K = SchedulerKind;
@@ -402,6 +449,14 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
            {"job_cls", &O::job_cls}})
     s.field(key, member, "of dask-jobqueue; accepted, see docs/backends.md");
   s.elsewhere("n_workers", "belongs one level up: parallel.n_workers");
+  for (const auto& [theirs, ours] : foreign_names()) {
+    const bool is_here = has(kind, ours) || !is_owned(ours);
+    s.elsewhere(theirs, is_here ? fmt::format("is called {} here", ours) : instead(kind, ours));
+  }
+  const bool is_map = kind == SchedulerKind::kHtcondor;
+  for (const auto& [theirs, directive] : foreign_directives())
+    s.elsewhere(theirs, fmt::format("is written under job_extra_directives: {}",
+                                    is_map ? "{name: value}" : directive));
   s.elsewhere("host", "the driver listens by itself; to prefer a network set parallel.interface");
   s.elsewhere("dashboard_address", "there is no dashboard; use `tutti status DIR`");
   for (const Owned& option : owned_options()) {

@@ -7,6 +7,7 @@
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/backends/backends.h"
 #include "tutti/parallel/backends/kube.h"
 
 namespace tutti::parallel {
@@ -247,5 +248,7 @@ KubeSettings parse_kube_options(const Node& options, Problems& problems) {
 void check_kube(const ParallelSettings&, const Node& options, Problems& problems) {
   parse_kube_options(options, problems);
 }
+
+config::SchemaInfo kube_options_info() { return kube_schema().info(); }
 
 }  // namespace tutti::parallel

@@ -328,4 +328,6 @@ std::unique_ptr<Backend> make_local(const ParallelSettings& settings, const Work
   return std::make_unique<LocalBackend>(settings, launch);
 }
 
+config::SchemaInfo local_options_info(const std::string& env) { return local_schema(env).info(); }
+
 }  // namespace tutti::parallel

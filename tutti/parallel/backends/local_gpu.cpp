@@ -125,4 +125,8 @@ std::unique_ptr<Backend> make_local_gpu(const ParallelSettings& settings,
   return std::make_unique<LocalGpuBackend>(settings, launch);
 }
 
+config::SchemaInfo local_gpu_options_info(const std::string& /*env*/) {
+  return gpu_schema().info();
+}
+
 }  // namespace tutti::parallel

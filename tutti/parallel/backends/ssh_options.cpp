@@ -7,6 +7,7 @@
 #include "tutti/config/schema.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/parallel/backends/backends.h"
 #include "tutti/parallel/backends/ssh.h"
 
 namespace tutti::parallel {
@@ -344,5 +345,7 @@ SshSettings parse_ssh_options(const Node& options, int n_workers, Problems& prob
 void check_ssh(const ParallelSettings& settings, const Node& options, Problems& problems) {
   parse_ssh_options(options, settings.n_workers, problems);
 }
+
+config::SchemaInfo ssh_options_info() { return ssh_schema().info(); }
 
 }  // namespace tutti::parallel

@@ -18,20 +18,6 @@
 
 namespace tutti::speech {
 
-struct LogMelSettings {
-  int fs = 16000;  // Hz
-  int n_fft = 512;
-  std::optional<int> win_length;  // samples; null: n_fft
-  int hop_length = 128;           // samples
-  std::string window = "hann";    // hann, hamming, blackman, bartlett
-  bool center = true;
-  bool normalized = false;
-  int n_mels = 80;
-  std::optional<double> fmin;  // Hz; null: 0
-  std::optional<double> fmax;  // Hz; null: fs / 2
-  bool htk = false;
-};
-
 struct Features {
   torch::Tensor values;  // (B, T, F) float32, 0 past the end
   Lengths lengths;

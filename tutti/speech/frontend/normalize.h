@@ -8,16 +8,6 @@
 
 namespace tutti::speech {
 
-enum class NormalizeKind { kNone, kGlobal, kUtterance };
-
-struct NormalizeSettings {
-  NormalizeKind kind = NormalizeKind::kUtterance;
-  std::string stats_file;  // kGlobal: .npz with count, sum, sum_square
-  bool norm_means = true;
-  bool norm_vars = true;  // kUtterance's default is false
-  double eps = 1e-20;
-};
-
 // mean = sum / count, std = sqrt(max(sum_square / count - mean^2, eps)), computed in double.
 struct GlobalStatistics {
   torch::Tensor mean, std;  // (F) float32

@@ -15,20 +15,6 @@
 
 namespace tutti::speech {
 
-struct SpecAugmentSettings {
-  bool apply_time_warp = true;
-  int time_warp_window = 5;  // frames
-  std::string time_warp_mode = "bicubic";
-  bool apply_freq_mask = true;
-  std::pair<int, int> freq_mask_width_range = {0, 20};  // bins, upper end excluded
-  int num_freq_mask = 2;
-  bool apply_time_mask = true;
-  std::optional<std::pair<int, int>> time_mask_width_range;              // frames, or
-  std::optional<std::pair<double, double>> time_mask_width_ratio_range;  // parts of the length
-  int num_time_mask = 2;
-  bool replace_with_zero = true;  // false: the batch's mean
-};
-
 Features spec_augment(const Features& features, const SpecAugmentSettings& settings);
 
 // The warp alone: frames [0, center) become [0, warped), the rest the rest; bicubic. center and

@@ -197,4 +197,13 @@ void initialize(AsrModelImpl& model, const std::string& method) {
   }
 }
 
+std::int64_t count_parameters(const AsrSettings& settings) {
+  AsrSettings without_files = settings;
+  without_files.normalize.stats_file.clear();
+  const AsrModel model(Build{.device = torch::kMeta}, without_files);
+  std::int64_t count = 0;
+  for (const auto& parameter : model->parameters()) count += parameter.numel();
+  return count;
+}
+
 }  // namespace tutti::speech

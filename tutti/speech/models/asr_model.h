@@ -27,37 +27,6 @@
 
 namespace tutti::speech {
 
-enum class AsrDecoderKind { kNone, kAttention, kTransducer };
-
-struct AsrSettings {
-  std::vector<std::string> token_list;
-  std::int64_t vocab_size = 0;  // token_list's size, when there is one
-
-  // Samples come in and features are made here; without a frontend, features of input_size come in.
-  bool use_frontend = true;
-  std::int64_t input_size = 0;
-  LogMelSettings frontend;
-  std::optional<SpecAugmentSettings> specaug;
-  NormalizeSettings normalize;
-
-  EncoderSettings encoder;
-  CtcSettings ctc;
-  AsrDecoderKind decoder_kind = AsrDecoderKind::kAttention;
-  DecoderSettings decoder;
-  PredictorSettings predictor;
-  JointSettings joint;
-
-  // model_conf
-  double ctc_weight = 0.5;
-  double interctc_weight = 0.0;
-  double lsm_weight = 0.0;
-  bool length_normalized_loss = false;
-  std::int64_t blank_id = 0;
-  std::int64_t sos_id = 0, eos_id = 0;  // both the last token, unless token_list says otherwise
-
-  std::string init;  // "" or a name of trainer/init.h
-};
-
 // A padded training batch. text is (B, L) int64, padded with -1 (or anything).
 struct AsrBatch {
   torch::Tensor speech;  // (B, N) samples, or (B, T, F) features without a frontend
@@ -108,6 +77,9 @@ class AsrModelImpl : public torch::nn::Module {
   WeightCasts casts_;
 };
 TORCH_MODULE(AsrModel);
+
+// Parameters of the model, without making it. Buffers are not counted.
+std::int64_t count_parameters(const AsrSettings& settings);
 
 // ESPnet's `init`: the named distribution for matrices, zero biases, defaults for embeddings and
 // norms, near-identity gates for cgMLP. "" keeps torch's defaults.

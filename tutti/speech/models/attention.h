@@ -23,8 +23,6 @@ class PositionTable {
   torch::Tensor table_;
 };
 
-enum class PositionKind { kNone, kAbsolute, kRelative, kLegacyRelative };
-
 // The bias for keys past the end of each utterance: (B, 1, 1, T), or undefined when none is.
 torch::Tensor key_bias(const Lengths& lengths, std::int64_t max_len,
                        const torch::TensorOptions& like);

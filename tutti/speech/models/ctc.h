@@ -6,12 +6,6 @@
 
 namespace tutti::speech {
 
-struct CtcSettings {
-  double dropout_rate = 0.0;
-  bool zero_infinity =
-      true;  // an utterance too short for its text costs nothing instead of infinity
-};
-
 class CtcImpl : public torch::nn::Module {
  public:
   CtcImpl(Build build, std::int64_t vocab_size, std::int64_t encoder_size,

@@ -20,21 +20,6 @@
 
 namespace tutti::speech {
 
-struct DecoderSettings {
-  std::int64_t vocab_size = 0;
-  std::int64_t size = 256;  // of the encoder's output
-  std::int64_t attention_heads = 4;
-  std::int64_t linear_units = 2048;
-  std::int64_t num_blocks = 6;
-  double dropout_rate = 0.1;
-  double positional_dropout_rate = 0.1;
-  double self_attention_dropout_rate = 0.0;
-  double src_attention_dropout_rate = 0.0;
-  double layer_drop_rate = 0.0;
-  bool qk_norm = false;
-  std::vector<std::int64_t> gradient_checkpoint_layers;  // from 1
-};
-
 // Keys and values of a search in progress. Rows of hypotheses lie utterance by utterance: row
 // u * beam + i is hypothesis i of utterance u. Moves, does not copy.
 //

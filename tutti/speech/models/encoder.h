@@ -19,40 +19,6 @@
 
 namespace tutti::speech {
 
-enum class EncoderKind { kTransformer, kConformer, kEBranchformer };
-
-struct EncoderSettings {
-  EncoderKind kind = EncoderKind::kConformer;
-  std::int64_t input_size = 80;
-  std::int64_t output_size = 256;
-  std::int64_t attention_heads = 4;
-  std::int64_t linear_units = 2048;
-  std::int64_t num_blocks = 6;
-  double dropout_rate = 0.1;
-  double positional_dropout_rate = 0.1;
-  double attention_dropout_rate = 0.0;
-  std::string input_layer =
-      "conv2d";  // conv1d1, conv1d2, conv1d3, conv2d, conv2d1, 2, 6, 8, linear
-  PositionKind positions = PositionKind::kRelative;
-  std::int64_t max_pos_emb_len = 5000;  // legacy relative positions count down from here
-  bool zero_triu = false;
-  bool qk_norm = false;
-  Activation activation = Activation::kSwish;  // of the feed-forward layers
-  bool macaron = false;
-  bool use_ffn = true;         // e_branchformer
-  bool use_cnn_module = true;  // conformer
-  int conv_kernel = 31;        // conformer: cnn_module_kernel, e_branchformer: cgmlp_conv_kernel
-  std::int64_t cgmlp_linear_units = 2048;
-  bool use_linear_after_conv = false;
-  Activation gate_activation = Activation::kIdentity;
-  int merge_conv_kernel = 3;
-  double layer_drop_rate = 0.0;
-  std::vector<double> stochastic_depth_rate;     // empty, or one per block
-  std::vector<std::int64_t> interctc_layer_idx;  // from 1, below num_blocks
-  bool interctc_use_conditioning = false;
-  std::vector<std::int64_t> gradient_checkpoint_layers;  // 0: the input layer, then blocks from 1
-};
-
 // What an encoder gives: frames, their number per utterance, and the frames after chosen blocks.
 struct Encoded {
   torch::Tensor out;  // (B, T, D)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tutti/config/schema.h"
+#include "tutti/core/text.h"
 
 namespace tutti::speech {
 
@@ -69,7 +70,17 @@ struct EBranchformerConf : RelativeConf {
   std::int64_t merge_conv_kernel = 3;
 };
 
-const std::vector<std::string> kActivations = {"relu", "swish", "tanh", "hardtanh", "selu"};
+constexpr std::pair<const char*, Activation> kActivationTable[] = {
+    {"relu", Activation::kRelu}, {"swish", Activation::kSwish},
+    {"tanh", Activation::kTanh}, {"hardtanh", Activation::kHardtanh},
+    {"selu", Activation::kSelu}, {"identity", Activation::kIdentity}};
+
+std::vector<std::string> activations(bool with_identity) {
+  std::vector<std::string> names;
+  for (const auto& [name, activation] : kActivationTable)
+    if (with_identity || activation != Activation::kIdentity) names.emplace_back(name);
+  return names;
+}
 
 template <class T>
 void add_common(Schema<T>& s) {
@@ -113,7 +124,7 @@ void add_relative(Schema<T>& s, const std::string& attention_key,
   s.field(attention_key, of<T>(&RelativeConf::attention_type), "attention",
           {.one_of = {"rel_selfattn", "legacy_rel_selfattn", "selfattn"}});
   s.field(activation_key, of<T>(&RelativeConf::activation), "of the feed-forward layers",
-          {.one_of = kActivations});
+          {.one_of = activations(false)});
   s.field("positionwise_layer_type", of<T>(&RelativeConf::positionwise_layer_type),
           "feed-forward layers", {.one_of = {"linear"}});
   s.field("zero_triu", of<T>(&RelativeConf::zero_triu), "zero scores of positions ahead");
@@ -180,7 +191,7 @@ Schema<EBranchformerConf> e_branchformer_schema() {
   s.field("use_linear_after_conv", &EBranchformerConf::use_linear_after_conv,
           "a linear layer after it");
   s.field("gate_activation", &EBranchformerConf::gate_activation, "of the gate",
-          {.one_of = {"identity", "relu", "swish", "tanh", "hardtanh", "selu"}});
+          {.one_of = activations(true)});
   s.field("use_ffn", &EBranchformerConf::use_ffn, "feed-forward layers");
   s.field("macaron_ffn", &EBranchformerConf::macaron_ffn, "one before the branches too");
   s.field("merge_conv_kernel", &EBranchformerConf::merge_conv_kernel,
@@ -241,11 +252,11 @@ EncoderSettings from_common(const Node& node, const CommonConf& conf, Problems& 
   return s;
 }
 
+// The schema has complained already about a name that is not in the table.
 Activation activation_or_identity(const std::string& name) {
-  const bool known = name == "identity" || std::find(kActivations.begin(), kActivations.end(),
-                                                     name) != kActivations.end();
-  return known ? activation_from_name(name)
-               : Activation::kIdentity;  // the schema has complained already
+  for (const auto& [known, activation] : kActivationTable)
+    if (name == known) return activation;
+  return Activation::kIdentity;
 }
 
 EncoderSettings read_transformer(const Node& node, Problems& problems) {
@@ -306,15 +317,41 @@ EncoderSettings read_e_branchformer(const Node& node, Problems& problems) {
   return s;
 }
 
+struct EncoderRow {
+  const char* name;
+  EncoderSettings (*read)(const Node& conf, Problems& problems);
+  config::SchemaInfo (*info)();
+};
+const EncoderRow kEncoders[] = {
+    {"transformer", read_transformer, [] { return transformer_schema().info(); }},
+    {"conformer", read_conformer, [] { return conformer_schema().info(); }},
+    {"e_branchformer", read_e_branchformer, [] { return e_branchformer_schema().info(); }},
+};
+
 }  // namespace
+
+std::vector<std::string> encoder_names() {
+  std::vector<std::string> names;
+  for (const EncoderRow& row : kEncoders) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<config::SchemaInfo> encoder_reference() {
+  std::vector<config::SchemaInfo> tables;
+  for (const EncoderRow& row : kEncoders) tables.push_back(row.info());
+  return tables;
+}
 
 EncoderSettings read_encoder_conf(const std::string& name, const Node& name_node, const Node& conf,
                                   Problems& problems) {
-  if (name == "transformer") return read_transformer(conf, problems);
-  if (name == "conformer") return read_conformer(conf, problems);
-  if (name == "e_branchformer") return read_e_branchformer(conf, problems);
-  problems.add(name_node, "got " + name_node.describe_value() +
-                              ", expected transformer, conformer or e_branchformer");
+  for (const EncoderRow& row : kEncoders)
+    if (name == row.name) return row.read(conf, problems);
+  const std::string guess = closest_match(name, encoder_names());
+  problems.add(
+      name_node, "got " + name_node.describe_value() + ", expected " + join(encoder_names(), ", "),
+      guess.empty() ? "streaming, recurrent and self-supervised encoders are not there; use "
+                      "e_branchformer or conformer"
+                    : "did you mean '" + guess + "'?");
   return {};
 }
 

@@ -5,7 +5,8 @@
 
 #include "tutti/config/node.h"
 #include "tutti/config/problem.h"
-#include "tutti/speech/models/encoder.h"
+#include "tutti/config/schema.h"
+#include "tutti/speech/models/asr_settings.h"
 
 namespace tutti::speech {
 
@@ -14,6 +15,10 @@ template <class T, class Base, class F>
 F T::*of(F Base::*member) {
   return static_cast<F T::*>(member);
 }
+
+std::vector<std::string> encoder_names();
+// A table per encoder, by its name.
+std::vector<config::SchemaInfo> encoder_reference();
 
 // `name_node` is where the name stands, for problems.
 EncoderSettings read_encoder_conf(const std::string& name, const config::Node& name_node,

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tutti/config/schema.h"
+#include "tutti/config/schemas/files.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/models/encoder_config.h"
-#include "tutti/trainer/init.h"
 
 namespace tutti::speech {
 
@@ -17,6 +16,67 @@ namespace {
 using config::Node;
 using config::Problems;
 using config::Schema;
+
+std::string text_of(const Node& node) { return node.is_scalar() ? node.raw() : ""; }
+
+// A part that another toolkit has and we do not: the known names, the nearest of them, what to do.
+void refuse_name(const Node& at, const std::vector<std::string>& known, bool or_null,
+                 const std::string& advice, Problems& problems) {
+  const std::string guess = closest_match(text_of(at), known);
+  problems.add(at,
+               "got " + at.describe_value() + ", expected " + join(known, ", ") +
+                   (or_null ? " or null" : ""),
+               guess.empty() ? advice : "did you mean '" + guess + "'?");
+}
+
+// The `model` block under a task.
+struct ModelBlock {
+  std::optional<std::int64_t> vocab_size, input_size;
+  Node token_list;
+  Node frontend, frontend_conf, specaug, specaug_conf, normalize, normalize_conf;
+  Node encoder, encoder_conf, decoder, decoder_conf, ctc_conf, joint_net_conf, model_conf;
+  std::optional<std::string> init;
+};
+
+Schema<ModelBlock> model_schema() {
+  using T = ModelBlock;
+  Schema<T> s("model", "A speech recogniser under `task`, with ESPnet's names.");
+  s.field("vocab_size", &T::vocab_size, "number of tokens; null: the token list decides",
+          {.min = 1});
+  s.field("token_list", &T::token_list, "a file with one token per line, or a list");
+  s.field("input_size", &T::input_size,
+          "features per frame, for features made elsewhere; null: frontend", {.min = 0});
+  s.field("frontend", &T::frontend, "default, or absent");
+  s.field("frontend_conf", &T::frontend_conf, "its settings");
+  s.field("specaug", &T::specaug, "specaug or null");
+  s.field("specaug_conf", &T::specaug_conf, "its settings");
+  s.field("normalize", &T::normalize, "global_mvn, utterance_mvn or null");
+  s.field("normalize_conf", &T::normalize_conf, "its settings");
+  s.field("encoder", &T::encoder, join(encoder_names(), ", "));
+  s.field("encoder_conf", &T::encoder_conf, "its settings");
+  s.field("decoder", &T::decoder, "transformer, transducer, stateless or null (CTC alone)");
+  s.field("decoder_conf", &T::decoder_conf, "its settings");
+  s.field("joint_net_conf", &T::joint_net_conf, "joint network of a transducer");
+  s.field("ctc_conf", &T::ctc_conf, "CTC head");
+  s.field("model_conf", &T::model_conf, "losses");
+  std::vector<std::string> methods = config::init_methods();
+  methods.emplace_back("none");
+  s.field("init", &T::init, "how weights begin; null: as the top-level init", {.one_of = methods});
+  s.refused("model", {"espnet"}, "remove it: the task decides");
+  for (const char* part : {"preencoder", "postencoder"}) {
+    s.refused(part, {}, "not supported: leave it out");
+    s.refused(std::string(part) + "_conf", {}, "not supported: leave it out");
+  }
+  s.elsewhere("joint_network", "is called joint_net_conf here");
+  s.elsewhere("joint_network_conf", "is called joint_net_conf here");
+  s.elsewhere("preprocessor", "belongs to dataset.preprocessor");
+  s.elsewhere("preprocessor_conf", "belongs to dataset.preprocessor");
+  s.elsewhere("src_token_list", "translation is not there");
+  s.elsewhere("ctc_weight", "belongs to model_conf: model.model_conf.ctc_weight");
+  s.elsewhere("token_type", "belongs to dataset.preprocessor.token_type");
+  s.elsewhere("bpemodel", "belongs to dataset.preprocessor.bpemodel");
+  return s;
+}
 
 struct FrontendConf : LogMelSettings {
   Node fs_text;
@@ -45,7 +105,7 @@ int read_rate(const Node& node, Problems& problems) {
   return 16000;
 }
 
-LogMelSettings read_frontend(const Node& node, Problems& problems) {
+Schema<FrontendConf> frontend_schema() {
   using T = FrontendConf;
   Schema<T> s("frontend_conf", "Log-mel features.");
   s.field("fs", &T::fs_text, "sampling rate", {.unit = "Hz"});
@@ -65,7 +125,11 @@ LogMelSettings read_frontend(const Node& node, Problems& problems) {
   s.field("apply_stft", &T::apply_stft, "only true");
   s.field("frontend_conf", &T::frontend_conf,
           "speech enhancement; only its defaults, which switch it off");
-  T conf = s.parse(node, problems);
+  return s;
+}
+
+LogMelSettings read_frontend(const Node& node, Problems& problems) {
+  FrontendConf conf = frontend_schema().parse(node, problems);
   conf.fs = read_rate(conf.fs_text, problems);
   if (!conf.onesided) problems.add(node["onesided"], "only true is supported");
   if (!conf.apply_stft) problems.add(node["apply_stft"], "only true is supported");
@@ -95,7 +159,7 @@ std::optional<std::pair<T, T>> read_range(const Node& node, Problems& problems) 
   return std::nullopt;
 }
 
-SpecAugmentSettings read_specaug(const Node& node, Problems& problems) {
+Schema<SpecAugConf> specaug_schema() {
   using T = SpecAugConf;
   Schema<T> s("specaug_conf", "SpecAugment.");
   s.field("apply_time_warp", of<T>(&SpecAugmentSettings::apply_time_warp), "warp time");
@@ -115,7 +179,11 @@ SpecAugmentSettings read_specaug(const Node& node, Problems& problems) {
           {.min = 0});
   s.field("replace_with_zero", of<T>(&SpecAugmentSettings::replace_with_zero),
           "fill with 0 instead of the mean");
-  T conf = s.parse(node, problems);
+  return s;
+}
+
+SpecAugmentSettings read_specaug(const Node& node, Problems& problems) {
+  SpecAugConf conf = specaug_schema().parse(node, problems);
   if (const auto range = read_range<int>(conf.freq_range, problems))
     conf.freq_mask_width_range = *range;
   conf.time_mask_width_range = read_range<int>(conf.time_range, problems);
@@ -129,23 +197,28 @@ SpecAugmentSettings read_specaug(const Node& node, Problems& problems) {
   return conf;
 }
 
+Schema<NormalizeSettings> normalize_schema(bool is_global) {
+  using T = NormalizeSettings;
+  Schema<T> s("normalize_conf", "Mean and variance normalisation.");
+  s.field("norm_means", &T::norm_means, "subtract the mean");
+  s.field("norm_vars", &T::norm_vars, "divide by the standard deviation");
+  s.field("eps", &T::eps, "smallest variance", {.min = 0});
+  if (is_global)
+    s.field("stats_file", &T::stats_file, "feats_stats.npz of the training data (global_mvn)",
+            {.required = true});
+  return s;
+}
+
 NormalizeSettings read_normalize(const Node& name, const Node& node, ReadOptions options,
                                  Problems& problems) {
-  using T = NormalizeSettings;
-  T conf;
+  NormalizeSettings conf;
   const std::string kind = name.defined() ? name.value_or<std::string>("") : "utterance_mvn";
   if (kind.empty()) {
     conf.kind = NormalizeKind::kNone;
     return conf;
   }
-  Schema<T> s("normalize_conf", "Mean and variance normalisation.");
-  s.field("norm_means", &T::norm_means, "subtract the mean");
-  s.field("norm_vars", &T::norm_vars, "divide by the standard deviation");
-  s.field("eps", &T::eps, "smallest variance", {.min = 0});
   if (kind == "global_mvn") {
-    s.field("stats_file", &T::stats_file, "feats_stats.npz of the training data",
-            {.required = options.read_files});
-    conf = s.parse(node, problems);
+    conf = normalize_schema(true).parse(node, problems);
     conf.kind = NormalizeKind::kGlobal;
     if (!options.read_files) {
       conf.stats_file.clear();
@@ -155,12 +228,11 @@ NormalizeSettings read_normalize(const Node& name, const Node& node, ReadOptions
     }
     return conf;
   }
-  conf = s.parse(node, problems);
+  conf = normalize_schema(false).parse(node, problems);
   conf.kind = NormalizeKind::kUtterance;
   if (!node["norm_vars"].defined()) conf.norm_vars = false;
   if (kind != "utterance_mvn")
-    problems.add(name,
-                 "got " + name.describe_value() + ", expected global_mvn, utterance_mvn or null");
+    refuse_name(name, {"global_mvn", "utterance_mvn"}, true, "", problems);
   return conf;
 }
 
@@ -172,7 +244,7 @@ struct DecoderConf : DecoderSettings {
   bool use_flash_attn = true;
 };
 
-DecoderSettings read_attention_decoder(const Node& node, Problems& problems) {
+Schema<DecoderConf> decoder_schema() {
   using T = DecoderConf;
   Schema<T> s("decoder_conf", "Transformer decoder.");
   s.field("attention_heads", of<T>(&DecoderSettings::attention_heads), "heads", {.min = 1});
@@ -197,7 +269,11 @@ DecoderSettings read_attention_decoder(const Node& node, Problems& problems) {
   s.field("concat_after", &T::concat_after, "only false");
   s.field("use_flash_attn", &T::use_flash_attn,
           "accepted: the fastest attention that libtorch has is always used");
-  const T conf = s.parse(node, problems);
+  return s;
+}
+
+DecoderSettings read_attention_decoder(const Node& node, Problems& problems) {
+  const DecoderConf conf = decoder_schema().parse(node, problems);
   if (!conf.use_output_layer) problems.add(node["use_output_layer"], "only true is supported");
   if (!conf.normalize_before) problems.add(node["normalize_before"], "only true is supported");
   if (conf.concat_after) problems.add(node["concat_after"], "only false is supported");
@@ -211,7 +287,7 @@ struct PredictorConf : PredictorSettings {
   std::int64_t embed_pad = 0;
 };
 
-PredictorSettings read_predictor(const std::string& name, const Node& node, Problems& problems) {
+Schema<PredictorConf> predictor_schema(const std::string& name) {
   using T = PredictorConf;
   Schema<T> s("decoder_conf", "Prediction network of a transducer.");
   if (name == "stateless") {
@@ -227,7 +303,11 @@ PredictorSettings read_predictor(const std::string& name, const Node& node, Prob
             {.min = 0, .max = 1});
   }
   s.field("embed_pad", &T::embed_pad, "only 0, the blank", {.min = 0, .max = 0});
-  T conf = s.parse(node, problems);
+  return s;
+}
+
+PredictorSettings read_predictor(const std::string& name, const Node& node, Problems& problems) {
+  PredictorConf conf = predictor_schema(name).parse(node, problems);
   conf.kind = name == "stateless" ? "stateless" : conf.rnn_type;
   if (name == "stateless") {
     conf.hidden_size = conf.embed_size;
@@ -241,12 +321,16 @@ struct JointConf {
   std::string joint_activation_type = "tanh";
 };
 
-JointSettings read_joint(const Node& node, Problems& problems) {
+Schema<JointConf> joint_schema() {
   Schema<JointConf> s("joint_net_conf", "Joint network of a transducer.");
   s.field("joint_space_size", &JointConf::joint_space_size, "width", {.min = 1});
   s.field("joint_activation_type", &JointConf::joint_activation_type, "activation",
           {.one_of = {"tanh", "relu"}});
-  const JointConf conf = s.parse(node, problems);
+  return s;
+}
+
+JointSettings read_joint(const Node& node, Problems& problems) {
+  const JointConf conf = joint_schema().parse(node, problems);
   return {conf.joint_space_size,
           conf.joint_activation_type == "relu" ? Activation::kRelu : Activation::kTanh};
 }
@@ -259,7 +343,7 @@ struct CtcConf {
   bool zero_infinity = true;
 };
 
-CtcSettings read_ctc(const Node& node, Problems& problems) {
+Schema<CtcConf> ctc_schema() {
   Schema<CtcConf> s("ctc_conf", "CTC head.");
   s.field("dropout_rate", &CtcConf::dropout_rate, "dropout", {.min = 0, .max = 1});
   s.field("ctc_type", &CtcConf::ctc_type, "only builtin", {.one_of = {"builtin"}});
@@ -267,7 +351,11 @@ CtcSettings read_ctc(const Node& node, Problems& problems) {
   s.field("ignore_nan_grad", &CtcConf::ignore_nan_grad, "old name of zero_infinity");
   s.field("zero_infinity", &CtcConf::zero_infinity,
           "utterances too short for their text cost nothing");
-  const CtcConf conf = s.parse(node, problems);
+  return s;
+}
+
+CtcSettings read_ctc(const Node& node, Problems& problems) {
+  const CtcConf conf = ctc_schema().parse(node, problems);
   return {conf.dropout_rate, conf.ignore_nan_grad.value_or(conf.zero_infinity)};
 }
 
@@ -284,7 +372,7 @@ struct ModelConf {
   bool autocast_frontend = false;
 };
 
-void read_model_conf(const Node& node, bool is_s2t, AsrSettings& settings, Problems& problems) {
+Schema<ModelConf> model_conf_schema(bool is_s2t) {
   using T = ModelConf;
   Schema<T> s("model_conf", "Losses.");
   s.field("ctc_weight", &T::ctc_weight, "weight of CTC; the attention decoder has the rest",
@@ -308,7 +396,11 @@ void read_model_conf(const Node& node, bool is_s2t, AsrSettings& settings, Probl
     s.field("sym_sop", &T::sym_sop, "the token before a previous text");
     s.field("sym_na", &T::sym_na, "the token of 'not available'");
   }
-  const T conf = s.parse(node, problems);
+  return s;
+}
+
+void read_model_conf(const Node& node, bool is_s2t, AsrSettings& settings, Problems& problems) {
+  const ModelConf conf = model_conf_schema(is_s2t).parse(node, problems);
   settings.ctc_weight = conf.ctc_weight;
   settings.interctc_weight = conf.interctc_weight;
   settings.lsm_weight = conf.lsm_weight;
@@ -328,14 +420,16 @@ void read_model_conf(const Node& node, bool is_s2t, AsrSettings& settings, Probl
 
 void read_tokens(const Node& model, ReadOptions options, AsrSettings& settings,
                  Problems& problems) {
-  settings.vocab_size = model["vocab_size"].value_or<std::int64_t>(0);
   const Node list = model["token_list"];
   if (list.is_list()) {
-    settings.token_list = list.as<std::vector<std::string>>();
-  } else if (list.is_scalar() && options.read_files) {
-    const std::string path = list.as<std::string>();
+    std::string expected;
+    if (!read(list, settings.token_list, expected))
+      problems.add(list, "got " + list.describe_value() + ", expected " + expected);
+  } else if (list.is_scalar()) {
+    const std::string path = list.raw();
     if (!std::filesystem::exists(path)) {
-      problems.add(list, "file not found: " + path, "run the train_tokenizer stage first");
+      if (options.read_files)
+        problems.add(list, "file not found: " + path, "run the train_tokenizer stage first");
       return;
     }
     settings.token_list = split(read_file(path), '\n');
@@ -356,29 +450,27 @@ void read_tokens(const Node& model, ReadOptions options, AsrSettings& settings,
                  "set token_list (a file or a list) or vocab_size");
 }
 
-AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Problems& problems) {
+AsrSettings read_block(const Node& model, const ModelBlock& block, bool is_s2t, ReadOptions options,
+                       Problems& problems) {
   AsrSettings settings;
+  settings.vocab_size = block.vocab_size.value_or(0);
   read_tokens(model, options, settings, problems);
-  for (const char* key : {"preencoder", "postencoder"})
-    if (!model[key].is_null())
-      problems.add(model[key],
-                   "got " + model[key].describe_value() + ", expected null: not supported");
-  if (!model["model"].is_null() && model["model"].value_or<std::string>("") != "espnet")
-    problems.add(model["model"], "got " + model["model"].describe_value() + ", expected espnet");
 
-  settings.input_size = model["input_size"].value_or<std::int64_t>(0);
+  settings.input_size = block.input_size.value_or(0);
   settings.use_frontend = settings.input_size == 0;
   if (settings.use_frontend) {
     const Node name = model["frontend"];
-    if (name.defined() && name.value_or<std::string>("") != "default")
-      problems.add(name, "got " + name.describe_value() + ", expected default",
-                   "for features made elsewhere set input_size and leave frontend out");
+    if (name.defined() && text_of(name) != "default")
+      refuse_name(
+          name, {"default"}, false,
+          "self-supervised and Whisper frontends are not there; for features made elsewhere set "
+          "input_size and leave frontend out",
+          problems);
     settings.frontend = read_frontend(model["frontend_conf"], problems);
   }
   if (!model["specaug"].is_null()) {
-    if (model["specaug"].value_or<std::string>("") != "specaug")
-      problems.add(model["specaug"],
-                   "got " + model["specaug"].describe_value() + ", expected specaug or null");
+    if (text_of(model["specaug"]) != "specaug")
+      refuse_name(model["specaug"], {"specaug"}, true, "", problems);
     settings.specaug = read_specaug(model["specaug_conf"], problems);
   }
   settings.normalize =
@@ -388,11 +480,11 @@ AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Prob
   if (encoder.is_null())
     problems.add(model, "key 'encoder' is missing", "add encoder: conformer");
   else
-    settings.encoder = read_encoder_conf(encoder.value_or<std::string>(""), encoder,
-                                         model["encoder_conf"], problems);
+    settings.encoder =
+        read_encoder_conf(text_of(encoder), encoder, model["encoder_conf"], problems);
 
   const Node decoder = model["decoder"];
-  const std::string name = decoder.value_or<std::string>("");
+  const std::string name = text_of(decoder);
   if (name.empty()) {
     settings.decoder_kind = AsrDecoderKind::kNone;
   } else if (name == "transformer") {
@@ -403,8 +495,8 @@ AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Prob
     settings.predictor = read_predictor(name, model["decoder_conf"], problems);
     settings.joint = read_joint(model["joint_net_conf"], problems);
   } else {
-    problems.add(decoder, "got " + decoder.describe_value() +
-                              ", expected transformer, transducer, stateless or null");
+    refuse_name(decoder, {"transformer", "transducer", "stateless"}, true,
+                "recurrent attention decoders and language-model decoders are not there", problems);
   }
   settings.ctc = read_ctc(model["ctc_conf"], problems);
   read_model_conf(model["model_conf"], is_s2t, settings, problems);
@@ -417,21 +509,29 @@ AsrSettings read_block(const Node& model, bool is_s2t, ReadOptions options, Prob
   if (settings.encoder.interctc_use_conditioning && settings.ctc_weight == 0.0)
     problems.add(model["encoder_conf"], "interctc_use_conditioning needs CTC, but ctc_weight is 0");
 
-  const Node init = model["init"];
-  settings.init = init.is_null() || init.raw() == "none" ? "" : init.as<std::string>();
-  const std::vector<std::string>& methods = trainer::init_methods();
-  if (!settings.init.empty() &&
-      std::find(methods.begin(), methods.end(), settings.init) == methods.end())
-    problems.add(init, "got " + init.describe_value() + ", expected one of " + join(methods, ", "));
+  const std::string init = block.init.value_or("none");
+  settings.init = init == "none" ? "" : init;
   return settings;
 }
 
-const std::vector<std::string> kModelKeys = {
-    "vocab_size",      "token_list",   "input_size",   "frontend",       "frontend_conf",
-    "specaug",         "specaug_conf", "normalize",    "normalize_conf", "preencoder",
-    "preencoder_conf", "encoder",      "encoder_conf", "postencoder",    "postencoder_conf",
-    "decoder",         "decoder_conf", "ctc_conf",     "joint_net_conf", "model",
-    "model_conf",      "init"};
+// Of a whole file, the keys that make the model.
+Node model_part(const Node& flat) {
+  auto map = std::make_shared<config::Value>(*flat.value());
+  map->map.clear();
+  map->key_marks.clear();
+  for (const config::FieldInfo& field : model_schema().info().fields) {
+    const Node value = flat[field.key];
+    if (!value.defined()) continue;
+    map->map.emplace_back(field.key, value.value());
+    map->key_marks.push_back(flat.key_mark(field.key));
+  }
+  for (const char* key : {"preencoder", "postencoder", "model"})
+    if (flat[key].defined()) {
+      map->map.emplace_back(key, flat[key].value());
+      map->key_marks.push_back(flat.key_mark(key));
+    }
+  return Node(std::move(map), flat.path());
+}
 
 }  // namespace
 
@@ -442,37 +542,42 @@ AsrSettings read_asr_model_block(const Node& model, bool is_s2t, Problems& probl
                  "got " + model.describe_value() + ", expected the model's settings as a map");
     return {};
   }
-  config::check_unknown_keys(model, kModelKeys, {}, problems);
-  return read_block(model, is_s2t, options, problems);
+  return read_block(model, model_schema().parse(model, problems), is_s2t, options, problems);
 }
 
 AsrSettings read_asr_settings(const Node& config, Problems& problems, ReadOptions options) {
-  const Node task = config["task"];
-  const std::string name = task.value_or<std::string>("");
-  const bool is_s2t = name.ends_with(".S2TTask");
-  if (!is_s2t && !name.ends_with(".ASRTask")) {
-    problems.add(
-        task.defined() ? task : config,
-        "task: got " + task.describe_value() + ", expected a task that builds a speech recogniser",
-        "set task: espnet3.systems.asr.task.ASRTask");
-    return {};
-  }
-  return read_asr_model_block(config["model"], is_s2t, problems, options);
+  config::Catalogue tasks;
+  config::add_task_components(tasks);
+  const config::Component* task = tasks.require("task", config["task"], problems);
+  if (task == nullptr) return {};
+  return read_asr_model_block(config["model"], task->name == "s2t", problems, options);
 }
 
 AsrSettings read_espnet_config(const Node& flat, Problems& problems, ReadOptions options) {
   // Only the speech-to-text task has these symbols.
   const bool is_s2t = flat["model_conf"].is_map() && flat["model_conf"]["sym_na"].defined();
-  return read_block(flat, is_s2t, options, problems);
+  return read_block(flat, model_schema().parse(model_part(flat), problems), is_s2t, options,
+                    problems);
 }
 
-std::int64_t count_parameters(const AsrSettings& settings) {
-  AsrSettings without_files = settings;
-  without_files.normalize.stats_file.clear();
-  const AsrModel model(Build{.device = torch::kMeta}, without_files);
-  std::int64_t count = 0;
-  for (const auto& parameter : model->parameters()) count += parameter.numel();
-  return count;
+std::vector<config::SchemaInfo> asr_model_reference() {
+  std::vector<config::SchemaInfo> tables = {model_schema().info(), frontend_schema().info(),
+                                            specaug_schema().info(), normalize_schema(true).info()};
+  const auto add = [&](config::SchemaInfo info, const std::string& name) {
+    info.name = name;
+    tables.push_back(std::move(info));
+  };
+  for (const config::SchemaInfo& encoder : encoder_reference())
+    add(encoder, "encoder_conf of " + encoder.name);
+  add(decoder_schema().info(), "decoder_conf of transformer");
+  add(predictor_schema("transducer").info(), "decoder_conf of transducer");
+  add(predictor_schema("stateless").info(), "decoder_conf of stateless");
+  for (const config::SchemaInfo& info :
+       {joint_schema().info(), ctc_schema().info(), model_conf_schema(true).info()})
+    tables.push_back(info);
+  for (config::SchemaInfo& table : tables)
+    if (table.name != "model") table.name = "model." + table.name;
+  return tables;
 }
 
 }  // namespace tutti::speech

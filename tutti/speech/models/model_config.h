@@ -12,18 +12,19 @@
 
 #include "tutti/config/node.h"
 #include "tutti/config/problem.h"
-#include "tutti/speech/models/asr_model.h"
+#include "tutti/config/schema.h"
+#include "tutti/speech/models/asr_settings.h"
 
 namespace tutti::speech {
 
 struct ReadOptions {
   // false: the token list and the statistics need not exist yet (checking a config before the
-  // stages that make them); then only `vocab_size` is known.
+  // stages that make them).
   bool read_files = true;
 };
 
 // `config` is a whole training file; problems carry the place in it. Recipes name the task
-// espnet3.systems.asr.task.ASRTask, espnet2.tasks.asr.ASRTask or espnet2.tasks.s2t.S2TTask.
+// espnet3.systems.asr.task.ASRTask, espnet2.tasks.asr.ASRTask or espnet2.tasks.s2t.S2TTask, or asr and s2t. Torch-free.
 AsrSettings read_asr_settings(const config::Node& config, config::Problems& problems,
                               ReadOptions options = {});
 
@@ -36,7 +37,7 @@ AsrSettings read_asr_model_block(const config::Node& model, bool is_s2t, config:
 AsrSettings read_espnet_config(const config::Node& flat, config::Problems& problems,
                                ReadOptions options = {});
 
-// Parameters of the model, without making it. Buffers are not counted.
-std::int64_t count_parameters(const AsrSettings& settings);
+// For the reference in docs/: the block and every *_conf in it.
+std::vector<config::SchemaInfo> asr_model_reference();
 
 }  // namespace tutti::speech

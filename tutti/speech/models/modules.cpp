@@ -94,17 +94,6 @@ torch::Tensor EmbeddingImpl::forward(const torch::Tensor& ids) {
   return torch::embedding(weight, ids, padding_id_);
 }
 
-Activation activation_from_name(const std::string& name) {
-  if (name == "relu") return Activation::kRelu;
-  if (name == "swish") return Activation::kSwish;
-  if (name == "tanh") return Activation::kTanh;
-  if (name == "hardtanh") return Activation::kHardtanh;
-  if (name == "selu") return Activation::kSelu;
-  if (name == "identity") return Activation::kIdentity;
-  throw ConfigError("activation: got '" + name +
-                    "', expected one of relu, swish, tanh, hardtanh, selu, identity");
-}
-
 torch::Tensor activate(const torch::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kRelu:

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tutti/speech/models/asr_settings.h"
+
 namespace tutti::speech {
 
 // How modules come to life. Passed by value to every constructor.
@@ -95,8 +97,6 @@ TORCH_MODULE(Embedding);
 torch::Tensor depthwise_conv(const torch::Tensor& x_BTC, const torch::Tensor& weight_C1K,
                              const torch::Tensor& bias_C, bool residual = false);
 
-enum class Activation { kRelu, kSwish, kTanh, kHardtanh, kSelu, kIdentity };
-Activation activation_from_name(const std::string& name);  // throws ConfigError
 torch::Tensor activate(const torch::Tensor& x, Activation activation);
 
 // Dropout; on a CPU our own, see dropout.cpp.

@@ -14,16 +14,6 @@
 
 namespace tutti::speech {
 
-struct PredictorSettings {
-  std::string kind = "lstm";  // lstm, gru, stateless
-  std::int64_t vocab_size = 0;
-  std::int64_t num_layers = 1;     // of the recurrent kinds
-  std::int64_t hidden_size = 320;  // also of the embedding
-  double dropout = 0.0;
-  double dropout_embed = 0.0;
-  std::int64_t blank_id = 0;  // also the start symbol
-};
-
 // Of N hypotheses; rows may be picked with index_select. Undefined tensors for the stateless kind.
 struct PredictorState {
   torch::Tensor h_LND, c_LND;
@@ -52,11 +42,6 @@ class PredictorImpl : public torch::nn::Module {
   std::vector<RecurrentLayer> layers_;
 };
 TORCH_MODULE(Predictor);
-
-struct JointSettings {
-  std::int64_t joint_space_size = 256;
-  Activation activation = Activation::kTanh;
-};
 
 class JointNetworkImpl : public torch::nn::Module {
  public:

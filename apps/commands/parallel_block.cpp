@@ -1,0 +1,39 @@
+#include "apps/commands/parallel_block.h"
+
+#include "tutti/config/config_files.h"
+#include "tutti/config/load.h"
+#include "tutti/core/log.h"
+#include "tutti/systems/standard_checker.h"
+
+namespace tutti::apps {
+namespace {
+
+config::Node find_block(const std::vector<std::string>& files,
+                        const std::vector<std::string>& overrides, const std::string& name,
+                        config::Problems& problems) {
+  const config::LoadOptions options{.files = {files.begin(), files.end()}, .overrides = overrides};
+  config::Problems first_look;  // the same ones come again below
+  const config::Node raw = config::load_merged({.files = options.files}, first_look);
+  if (raw["env"].defined() && name.empty()) return config::load(options, problems);
+  config::FileChecker checker = systems::standard_checker();
+  return config::load_config(options, {}, name, checker, problems).root["parallel"];
+}
+
+}  // namespace
+
+parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& files,
+                                               const std::vector<std::string>& overrides,
+                                               const std::string& name, bool quiet) {
+  config::Problems problems;
+  config::Node block;
+  if (!files.empty() || !overrides.empty() || !name.empty())
+    block = find_block(files, overrides, name, problems);
+  parallel::ParallelSettings settings = parallel::parse_parallel(block, problems);
+  problems.throw_if_any();
+  if (!quiet)
+    for (const config::Problem& warning : problems.sorted_warnings())
+      log::warning("{}", warning.describe());
+  return settings;
+}
+
+}  // namespace tutti::apps

@@ -1,0 +1,17 @@
+// The parallel block of config files, for commands that need nothing else of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/parallel/backends/backend.h"
+
+namespace tutti::apps {
+
+// A file is a whole config with a `parallel:` block, or such a block itself; `name` chooses a named one. Without files
+// and overrides: env local, one worker. Throws ConfigError with every problem; logs warnings unless quiet.
+parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& files,
+                                               const std::vector<std::string>& overrides,
+                                               const std::string& name, bool quiet = false);
+
+}  // namespace tutti::apps

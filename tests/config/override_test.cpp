@@ -1,0 +1,156 @@
+// Overrides with several files, named parallel blocks, and `config show` as the programs see it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tutti/config/config_files.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/systems/standard_checker.h"
+
+namespace tutti::config {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr const char* kTraining =
+    "task: espnet3.systems.asr.task.ASRTask\nmodel: {encoder: conformer}\n";
+constexpr const char* kInference = "model: {_target_: espnet2.bin.asr_inference.Speech2Text}\n";
+
+struct Loaded {
+  Node training, inference;
+  Problems problems;
+};
+
+Loaded load_with(const std::vector<std::string>& overrides, const std::string& training = kTraining,
+                 const std::string& inference = kInference, const std::string& parallel = {}) {
+  const TempFolder folder;
+  write_file_atomic(folder.path() / "training.yaml", training);
+  write_file_atomic(folder.path() / "inference.yaml", inference);
+  Loaded out;
+  ConfigFiles first =
+      read_config_files(FileKind::kTraining, {folder.path() / "training.yaml"}, out.problems);
+  ConfigFiles second =
+      read_config_files(FileKind::kInference, {folder.path() / "inference.yaml"}, out.problems);
+  const FileChecker checker = systems::standard_checker();
+  apply_overrides(overrides, {&first, &second}, checker, Resolvers::standard(), out.problems);
+  choose_parallel(parallel, {&first, &second}, out.problems);
+  out.training = resolve(first, Resolvers::standard(), out.problems);
+  out.inference = resolve(second, Resolvers::standard(), out.problems);
+  return out;
+}
+
+TEST(Overrides, GoToTheFilesWhoseSchemaKnowsTheKey) {
+  const Loaded loaded =
+      load_with({"model.device=cuda", "seed=7", "parallel.on_error=skip", "trainer.max_time=1h"});
+  EXPECT_EQ(loaded.problems.describe(), "");
+  EXPECT_EQ(loaded.inference["model"]["device"].raw(), "cuda");
+  EXPECT_FALSE(loaded.training["model"]["device"].defined());
+  EXPECT_EQ(loaded.training["seed"].raw(), "7");
+  EXPECT_FALSE(loaded.inference["seed"].defined());
+  EXPECT_EQ(loaded.training["parallel"]["on_error"].raw(), "skip");
+  EXPECT_EQ(loaded.inference["parallel"]["on_error"].raw(), "skip");
+  EXPECT_EQ(loaded.training["trainer"]["max_time"].raw(), "1h");
+}
+
+TEST(Overrides, AnAddressNamesOneFile) {
+  const Loaded loaded = load_with({"inference:parallel.n_workers=8", "training:+my_own=1"});
+  EXPECT_EQ(loaded.problems.describe(), "");
+  EXPECT_EQ(loaded.inference["parallel"]["n_workers"].raw(), "8");
+  EXPECT_EQ(loaded.training["parallel"]["n_workers"].raw(), "1");
+  EXPECT_EQ(loaded.training["my_own"].raw(), "1");
+  EXPECT_THAT(load_with({"metrics:exp_tag=a"}).problems.describe(),
+              HasSubstr("no metrics config was given"));
+}
+
+TEST(Overrides, WhatNobodyKnowsIsRefused) {
+  const std::string slip = load_with({"trainer.max_epoch=3"}).problems.describe();
+  EXPECT_THAT(slip, HasSubstr("no key 'trainer.max_epoch' in the training and inference configs"));
+  EXPECT_THAT(slip, HasSubstr("did you mean 'max_epochs'?"));
+  EXPECT_THAT(slip, HasSubstr("training:+trainer.max_epoch=3"));
+  EXPECT_THAT(load_with({"~nothing_here"}).problems.describe(), HasSubstr("no key 'nothing_here'"));
+}
+
+TEST(Overrides, AnOptionOfOneBackendGoesWhereThatBackendIs) {
+  const Loaded loaded =
+      load_with({"parallel.options.queue=gpu"},
+                std::string(kTraining) + "parallel: {env: local, n_workers: 2}\n",
+                std::string(kInference) +
+                    "parallel: {env: slurm, n_workers: 2, options: {cores: 1, memory: 1GB}}\n");
+  EXPECT_EQ(loaded.problems.describe(), "");
+  EXPECT_EQ(loaded.inference["parallel"]["options"]["queue"].raw(), "gpu");
+  EXPECT_FALSE(loaded.training["parallel"]["options"]["queue"].defined());
+}
+
+constexpr const char* kNamed =
+    "model: {_target_: espnet2.bin.asr_inference.Speech2Text}\n"
+    "parallel_gpu:\n  env: slurm\n  n_workers: 4\n  options: {cores: 8, processes: 1, memory: "
+    "16GB}\n";
+
+TEST(ParallelName, ChoosesABlockByNameOrKey) {
+  for (const char* name : {"parallel_gpu", "gpu"}) {
+    const Loaded loaded = load_with({}, kTraining, kNamed, name);
+    EXPECT_EQ(loaded.problems.describe(), "");
+    EXPECT_EQ(loaded.inference["parallel"]["env"].raw(), "slurm");
+    EXPECT_EQ(loaded.training["parallel"]["env"].raw(), "local");
+  }
+  EXPECT_EQ(load_with({"inference:parallel=parallel_gpu"}, kTraining, kNamed)
+                .inference["parallel"]["env"]
+                .raw(),
+            "slurm");
+  EXPECT_THAT(load_with({}, kTraining, kNamed, "cpu").problems.describe(),
+              HasSubstr("named blocks: parallel_gpu"));
+}
+
+TEST(ParallelName, ABlockThatNothingUsesIsWarnedAbout) {
+  const Loaded loaded = load_with({}, kTraining, kNamed);
+  EXPECT_EQ(loaded.inference["parallel"]["env"].raw(), "local");
+  ASSERT_EQ(loaded.problems.warnings().size(), 1U);
+  EXPECT_THAT(loaded.problems.warnings()[0].fix, HasSubstr("--parallel parallel_gpu"));
+}
+
+CommandResult run_tutti(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
+  return run_command({.argv = arguments, .timeout = std::chrono::seconds(60)});
+}
+
+TEST(ParallelName, ReachesTheScriptOfTheCommandLine) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "inference.yaml").string();
+  write_file_atomic(file, kNamed);
+  const CommandResult script = run_tutti({"parallel", "script", "--config", file, "--parallel",
+                                          "gpu", "parallel_gpu.options.queue=a100"});
+  EXPECT_EQ(script.exit_code, 0) << script.err;
+  EXPECT_THAT(script.out, HasSubstr("#SBATCH -p a100"));
+}
+
+TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
+  int count = 0;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "recipes")) {
+    if (entry.path().extension() != ".yaml" ||
+        entry.path().string().find("/conf/") == std::string::npos)
+      continue;
+    for (const char* what : {"show", "check"}) {
+      const CommandResult result = run_tutti({"config", what, entry.path().string()});
+      EXPECT_EQ(result.exit_code, 0) << entry.path() << "\n" << result.err;
+    }
+    ++count;
+  }
+  EXPECT_GE(count, 35);
+}
+
+TEST(ConfigShow, ShowsDefaultsAndChosenBlockAsTheProgramsSeeThem) {
+  const fs::path file = fs::path(TUTTI_SOURCE_DIR) / "recipes/TEMPLATE/conf/training.yaml";
+  const Json shown =
+      parse_json(run_tutti({"config", "show", file.string(), "--json", "seed=3"}).out, "show");
+  EXPECT_EQ(shown["seed"], 3);
+  EXPECT_TRUE(shown["dataloader"]["train"].contains("iter_factory"));
+  EXPECT_TRUE(fs::path(shown["recipe_dir"].get<std::string>()).is_absolute());
+}
+
+}  // namespace
+}  // namespace tutti::config

@@ -1,0 +1,213 @@
+// What `config check` accepts is what the stages do: for keys and values that people try, both accept, or both refuse
+// with the same words.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTraining = R"(task: asr
+recipe_dir: RECIPE
+exp_tag: base
+stats_dir: ${recipe_dir}/exp/stats_${exp_tag}
+dataset:
+  train: [{name: train, data_src: jsonl, data_src_args: {manifest: "${recipe_dir}/data/train.jsonl"}}]
+  valid: [{name: valid, data_src: jsonl, data_src_args: {manifest: "${recipe_dir}/data/train.jsonl"}}]
+  preprocessor: {token_type: char}
+tokenizer: {model_type: char, save_path: "${recipe_dir}/data/char"}
+model:
+  token_list: ${tokenizer.save_path}/tokens.txt
+  frontend: default
+  frontend_conf: {n_fft: 512, win_length: 400, hop_length: 160}
+  encoder: transformer
+  encoder_conf: {output_size: 4, attention_heads: 2, linear_units: 4, num_blocks: 2, input_layer: conv1d2}
+  decoder: transformer
+  decoder_conf: {attention_heads: 2, linear_units: 4, num_blocks: 1}
+  model_conf: {ctc_weight: 0.3}
+dataloader:
+  train: {iter_factory: {batches: {type: unsorted, batch_size: 2}}}
+trainer: {accelerator: cpu, max_epochs: 1, limit_train_batches: 1, num_sanity_val_steps: 0}
+)";
+
+// A second of a tone, 16 kHz, 16 bit.
+void write_wav(const fs::path& path, double hz) {
+  const std::uint32_t rate = 16000, bytes = rate * 2;
+  std::string data = "RIFF";
+  const auto put = [&](std::uint32_t value, int size) {
+    for (int i = 0; i < size; ++i) data += static_cast<char>((value >> (8 * i)) & 0xFFU);
+  };
+  put(36 + bytes, 4);
+  data += "WAVEfmt ";
+  put(16, 4), put(1, 2), put(1, 2), put(rate, 4), put(rate * 2, 4), put(2, 2), put(16, 2);
+  data += "data";
+  put(bytes, 4);
+  for (std::uint32_t i = 0; i < rate; ++i)
+    put(static_cast<std::uint32_t>(
+            static_cast<std::int32_t>(8000 * std::sin(6.2832 * hz * i / rate))),
+        2);
+  write_file_atomic(path, data);
+}
+
+class Agreement : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempFolder;
+    const fs::path data = folder_->path() / "data";
+    fs::create_directories(data);
+    std::string manifest;
+    for (int i = 0; i < 4; ++i) {
+      write_wav(data / ("a" + std::to_string(i) + ".wav"), 200 + 60 * i);
+      manifest += R"({"uid": "a)" + std::to_string(i) + R"(", "audio": "a)" + std::to_string(i) +
+                  R"(.wav", "text": ")" + (i % 2 == 0 ? "HALLO DU" : "DU") + "\"}\n";
+    }
+    write_file_atomic(data / "train.jsonl", manifest);
+    std::string text = kTraining;
+    text.replace(text.find("RECIPE"), 6, folder_->path().string());
+    write_file_atomic(folder_->path() / "training.yaml", text);
+    const CommandResult made = run({"train_tokenizer", training()});
+    ASSERT_TRUE(made.ok()) << made.describe() << made.err;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static std::string training() { return (folder_->path() / "training.yaml").string(); }
+  static CommandResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    return run_command({.argv = words,
+                        .env = {{"OMP_NUM_THREADS", "1"}},
+                        .cwd = folder_->path(),
+                        .timeout = std::chrono::minutes(3)});
+  }
+
+  // The first complaint: "FILE:4:3: key: what".
+  static std::string complaint(const std::string& text) {
+    for (const auto& line : split(text, '\n'))
+      if (!line.starts_with("warning") && line.find(": ") != std::string::npos) return line;
+    return {};
+  }
+
+  static void expect_agreement(const std::vector<std::string>& overrides, bool is_fine) {
+    static int number = 0;
+    SCOPED_TRACE(join(overrides, " "));
+    std::vector<std::string> check = {"config", "check", training()};
+    std::vector<std::string> stages = {"run",   "--stages",          "collect_stats",
+                                       "train", "--training_config", training()};
+    const std::string tag = "exp_tag=case" + std::to_string(++number);
+    for (auto* words : {&check, &stages}) {
+      words->push_back(tag);
+      words->insert(words->end(), overrides.begin(), overrides.end());
+    }
+    const CommandResult checked = run(check);
+    EXPECT_EQ(checked.exit_code, is_fine ? 0 : 2) << checked.err;
+    const CommandResult ran = run(stages);
+    EXPECT_EQ(ran.exit_code, checked.exit_code) << ran.err << ran.out;
+    if (checked.exit_code == 2) {
+      EXPECT_THAT(ran.err, testing::HasSubstr(complaint(checked.err)));
+    }
+  }
+
+  static TempFolder* folder_;
+};
+TempFolder* Agreement::folder_ = nullptr;
+
+TEST_F(Agreement, OnWhatIsRefused) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"task=espnet2.tasks.asr_transducer.ASRTransducerTask"},
+      {"model.encoder=contextual_block_transformer"},
+      {"model.encoder=branchformer"},
+      {"model.encoder=conformr"},
+      {"model.decoder=rnn"},
+      {"model.frontend=s3prl"},
+      {"++model.frontend_conf.htk=true"},
+      {"++model.frontend_conf.window=hamming"},
+      {"++model.frontend_conf.center=false"},
+      {"++model.frontend_conf.fs=8k"},
+      {"model.frontend_conf.n_fft=400"},
+      {"model.frontend_conf.n_fft=many"},
+      {"++model.frontend_conf.fmax=9000"},
+      {"model.encoder_conf.attention_heads=3"},
+      {"model.encoder_conf.output_size=0"},
+      {"++model.encoder_conf.outputsize=4"},
+      {"model.model_conf.ctc_weight=1.5"},
+      {"++model.normalize=batchnorm"},
+      {"++model.preencoder=sinc"},
+      {"++model.specaug=specaugment"},
+      {"++model.init=zeros"},
+      {"++model.vocab_size=99"},
+      {"dataset.preprocessor.token_type=bpe"},
+      {"dataset.preprocessor.token_type=word"},
+      {"dataset.preprocessor.token_type=phn"},
+      {"++dataset.preprocessor.g2p_type=g2p_en"},
+      {"++dataset.preprocessor.unk_symbol=<oov>"},
+      {"++dataset.preprocessor.audio_pad_value=1"},
+      {"++dataset.preprocessor.noise_db_range=loud"},
+      {"++dataset.preprocessor.speed_factors=[9.0]"},
+      {"++dataset.preprocessor.data_aug_num=[2, 1]"},
+      {"++dataset.preprocessor.volume=3"},
+      {"best_model_criterion=[[valid/wer, 3, min]]"},
+      {"best_model_criterion=[[valid/accuracy, 3, max]]"},
+      {"+scheduler_monitor=loss"},
+      {"dataloader.train.iter_factory.batches.type=by_length"},
+      {"trainer.accelerator=tpu"},
+      {"trainer.max_epochs=soon"},
+      {"++trainer.strategy=deepspeed"},
+      {"optimizer._target_=torch.optim.Adma"},
+      {"++optimizer.learning_rate=1"},
+      {"scheduler._target_=torch.optim.lr_scheduler.OneCycle"},
+      {"parallel.env=slrum"},
+      {"++parallel.options.queue=gpu"},
+      {"++init=ones"},
+      {"++tokenizer.model_type=wordpiece"},
+  };
+  EXPECT_GE(cases.size(), 40U);
+  for (const auto& overrides : cases) expect_agreement(overrides, false);
+}
+
+TEST_F(Agreement, AFileNeedsNoOption) {
+  const CommandResult plain = run({"train", training(), "--dry_run"});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(plain.out, testing::HasSubstr("train"));
+  EXPECT_EQ(run({"run", "--stages", "train", training(), "--dry_run"}).exit_code, 0);
+  EXPECT_EQ(run({"train", "no_such.yaml", "--dry_run"}).exit_code, 2);
+  const CommandResult unknown = run({"train", training(), "--dry_run", "--parallel", "gpu"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, testing::HasSubstr("--parallel gpu: no block of this name"));
+}
+
+TEST_F(Agreement, OnWhatIsAccepted) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"task=espnet2.tasks.asr.ASRTask"},
+      {"model.encoder=conformer", "++model.encoder_conf.cnn_module_kernel=3"},
+      {"model.encoder=e_branchformer", "++model.encoder_conf.cgmlp_linear_units=4"},
+      {"model.decoder=transducer", "model.decoder_conf={hidden_size: 4}",
+       "model.model_conf.ctc_weight=0.3"},
+      {"model.decoder=null", "model.decoder_conf=null", "model.model_conf.ctc_weight=1.0"},
+      {"model.frontend_conf.n_fft=1024", "++model.frontend_conf.n_mels=40"},
+      {"++model.normalize=global_mvn",
+       "++model.normalize_conf.stats_file=${stats_dir}/train/feats_stats.npz"},
+      {"++model.specaug=specaug", "++model.specaug_conf.apply_time_mask=false"},
+      {"++model.preencoder=null", "++model.preencoder_conf={}"},
+      {"++model.init=xavier_uniform"},
+      {"++dataset.preprocessor.space_symbol=<space>", "++dataset.preprocessor.unk_symbol=<unk>"},
+      {"++dataset.preprocessor.text_cleaner=tacotron"},
+      {"++dataset.preprocessor.speed_perturb=[0.9, 1.1]",
+       "++dataset.preprocessor.min_sample_size=-1"},
+      {"best_model_criterion=[[valid/acc, 2, max]]"},
+      {"seed=3", "trainer.gradient_clip_val=0.5"},
+      {"++trainer.strategy=ddp"},
+  };
+  for (const auto& overrides : cases) expect_agreement(overrides, true);
+}
+
+}  // namespace
+}  // namespace tutti::systems

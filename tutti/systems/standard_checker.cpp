@@ -1,0 +1,170 @@
+#include "tutti/systems/standard_checker.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "tutti/config/schemas/files.h"
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/data/batching/settings.h"
+#include "tutti/data/features/fbank.h"
+#include "tutti/parallel/backends/backend.h"
+#include "tutti/speech/decoding/speech2text_settings.h"
+#include "tutti/speech/models/model_config.h"
+#include "tutti/systems/metric_settings.h"
+#include "tutti/systems/preprocessor_settings.h"
+#include "tutti/systems/torchscript_settings.h"
+
+namespace tutti::systems {
+namespace {
+
+using config::Node;
+using config::Problems;
+
+bool is_recogniser(const Node& root) {
+  return !root["task"].is_null() && root["model"].is_map() && !root["model"]["_target_"].defined();
+}
+
+// collect_stats makes features with plain code of its own, which knows fewer kinds than the model.
+void check_statistics(const Node& root, const speech::AsrSettings& model, Problems& problems) {
+  const Node conf = root["model"]["frontend_conf"];
+  if (model.use_frontend) {
+    Problems own;
+    const auto settings = data::fbank_schema().parse(conf, own);
+    for (config::Problem problem : own.sorted()) {
+      if (problem.is_unknown_key && problem.what == "unknown key") {
+        problem.what = "the collect_stats stage cannot make such features";
+        problem.fix = "leave it out";
+      }
+      problems.add(problem);
+    }
+    if (own.empty()) {
+      try {
+        const data::Fbank tried(settings);
+      } catch (const ConfigError& e) {
+        problems.add(conf, e.what());
+      }
+    }
+  }
+  const Node file = root["model"]["normalize_conf"]["stats_file"];
+  const Node folder = root["stats_dir"];
+  if (model.normalize.kind != speech::NormalizeKind::kGlobal || !file.is_scalar() ||
+      !folder.is_scalar() || std::filesystem::exists(file.raw()))
+    return;
+  const std::string made = folder.raw() + "/train/feats_stats.npz";
+  if (std::filesystem::path(file.raw()).lexically_normal() !=
+      std::filesystem::path(made).lexically_normal())
+    problems.warn(file,
+                  fmt::format("'{}' is not there, and collect_stats writes '{}'", file.raw(), made),
+                  "write stats_file: ${stats_dir}/train/feats_stats.npz");
+}
+
+// What a recogniser reports, by the parts it has.
+std::vector<std::string> metrics_of(const speech::AsrSettings& model) {
+  std::vector<std::string> names = {"loss"};
+  if (model.decoder_kind == speech::AsrDecoderKind::kTransducer)
+    names.emplace_back("loss_transducer");
+  if (model.decoder_kind == speech::AsrDecoderKind::kAttention && model.ctc_weight < 1) {
+    names.emplace_back("loss_att");
+    names.emplace_back("acc");
+  }
+  if (model.ctc_weight > 0) {
+    names.emplace_back("loss_ctc");
+    names.emplace_back("cer_ctc");
+  }
+  for (const auto layer : model.encoder.interctc_layer_idx)
+    names.push_back(fmt::format("loss_interctc_layer{}", layer));
+  return names;
+}
+
+void check_monitors(const Node& root, const speech::AsrSettings& model, Problems& problems) {
+  std::vector<std::string> known;
+  for (const char* part : {"valid", "train"})
+    for (const auto& name : metrics_of(model)) known.push_back(fmt::format("{}/{}", part, name));
+  const auto check = [&](const Node& at) {
+    if (!at.is_scalar() || std::find(known.begin(), known.end(), at.raw()) != known.end()) return;
+    const std::string guess = closest_match(at.raw(), known);
+    problems.add(at, fmt::format("got '{}', which this model does not report", at.raw()),
+                 guess.empty() ? "it reports " + join(known, ", ")
+                               : fmt::format("did you mean '{}'?", guess));
+  };
+  for (const Node& criterion : root["best_model_criterion"].elements())
+    check(criterion[std::size_t{0}]);
+  for (const Node& callback : root["trainer"]["callbacks"].elements()) check(callback["monitor"]);
+  check(root["scheduler_monitor"]);
+}
+
+void check_training(const Node& root, Problems& problems) {
+  read_text_settings(root, problems);
+  if (!is_recogniser(root)) return;
+  Problems own;  // cross-checks only make sense for a model that could be read
+  const auto model = speech::read_asr_settings(root, own, {.read_files = false});
+  check_statistics(root, model, own);
+  if (own.empty()) check_monitors(root, model, own);
+  for (const auto& problem : own.sorted()) problems.add(problem);
+  for (const auto& warning : own.warnings()) problems.warn(warning);
+}
+
+// Names of recognisers; all have the keys of speech2text_settings.h.
+struct RecogniserRow {
+  const char* name;
+  const char* doc;
+  std::vector<std::string> aliases;
+};
+
+const std::vector<RecogniserRow>& recogniser_rows() {
+  static const std::vector<RecogniserRow> rows = {
+      {"asr",
+       "A CTC/attention or transducer recogniser.",
+       {"espnet2.bin.asr_inference.Speech2Text",
+        "espnet2.bin.asr_transducer_inference.Speech2Text"}},
+      {"s2t", "An OWSM-style model.", {"espnet2.bin.s2t_inference.Speech2Text"}}};
+  return rows;
+}
+
+void add_recognisers(config::Catalogue& catalogue) {
+  for (const RecogniserRow& row : recogniser_rows()) {
+    config::Component component{
+        "inference model", row.name, row.aliases, speech::speech2text_schema().info(), {}};
+    component.info.name = row.name;
+    component.info.doc = row.doc;
+    component.check = [](const Node& node, Problems& problems) {
+      speech::speech2text_schema().parse(node, problems);
+    };
+    catalogue.add(std::move(component));
+  }
+}
+
+}  // namespace
+
+config::FileChecker standard_checker() {
+  config::FileChecker checker;
+  checker.catalogue().add("preprocessor", preprocessor_schema(),
+                          {"espnet2.train.preprocessor.CommonPreprocessor"});
+  checker.block("parallel", [](const Node& block, Problems& problems) {
+    parallel::parse_parallel(block, problems);
+  });
+  // Sharding rules are the checker's: it sees the whole file.
+  checker.block("dataloader", [](const Node& block, Problems& problems) {
+    data::check_dataloader_block(block, {}, problems);
+  });
+  add_recognisers(checker.catalogue());
+  checker.catalogue().add("inference model", torchscript_schema());
+  add_metric_components(checker.catalogue());
+  checker.rule(config::FileKind::kTraining, check_training);
+  checker.rule(config::FileKind::kMetrics, [](const Node& root, Problems& problems) {
+    for (const Node& entry : root["metrics"].elements()) read_metric(entry, problems);
+  });
+  return checker;
+}
+
+std::vector<config::SchemaInfo> reference_tables() {
+  std::vector<config::SchemaInfo> tables;
+  for (const auto& part : {speech::asr_model_reference(), data::dataloader_reference(),
+                           parallel::parallel_reference()})
+    tables.insert(tables.end(), part.begin(), part.end());
+  return tables;
+}
+
+}  // namespace tutti::systems
