@@ -20,7 +20,7 @@
 namespace tutti::systems {
 
 inline bool python_has_torch() {
-  return run_command({.argv = {"/usr/bin/python3", "-c", "import torch"}}).ok();
+  return run_command({.argv = {TUTTI_PYTHON, "-c", "import torch"}}).ok();
 }
 
 class ToyTraining {
@@ -31,7 +31,7 @@ class ToyTraining {
   // batch.
   explicit ToyTraining(int valid = 4, int train_work = 1, int valid_work = 1) {
     write_file_atomic(path() / "make.py", kScript);
-    const auto made = run_command({.argv = {"/usr/bin/python3", "make.py", std::to_string(valid),
+    const auto made = run_command({.argv = {TUTTI_PYTHON, "make.py", std::to_string(valid),
                                             std::to_string(train_work), std::to_string(valid_work)},
                                    .cwd = path()});
     if (!made.ok()) throw std::runtime_error(made.describe());

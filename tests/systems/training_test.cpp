@@ -16,7 +16,7 @@ using testing::HasSubstr;
 class Training : public testing::Test {
  protected:
   void SetUp() override {
-    if (!python_has_torch()) GTEST_SKIP() << "python3-torch is not installed";
+    if (!python_has_torch()) GTEST_SKIP() << TUTTI_PYTHON " has no torch here";
   }
 };
 
@@ -171,7 +171,7 @@ TEST_F(Training, AModelThatDoesNotFitLeavesTheConfigAlone) {
   const std::string config = read_file(toy.exp() / "config.yaml");
   // Another model under the same name.
   const auto other =
-      run_command({.argv = {"/usr/bin/python3", "-c",
+      run_command({.argv = {TUTTI_PYTHON, "-c",
                             "t=open('make.py').read().replace('nn.Linear(1, 2)', 'nn.Linear(1, 3)')"
                             ".replace(\"os.makedirs('data')\", 'sys.exit()'); exec(t)",
                             "4", "1", "1"},

@@ -242,6 +242,15 @@ TEST(Resume, DamagedNewestCheckpointFallsBack) {
   EXPECT_EQ(largest_difference(whole, final_weights(folder.path())), 0);
 }
 
+TEST(Ddp, EveryRankHasTheRunningStatisticsOfRankZero) {
+  TempFolder folder;
+  train(folder.path(), 2, {"norm=1"});
+  const TensorMap zero = read_safetensors(folder.path() / "final-0.safetensors");
+  const TensorMap one = read_safetensors(folder.path() / "final-1.safetensors");
+  EXPECT_TRUE(zero.at("norm.running_mean").equal(one.at("norm.running_mean")));
+  EXPECT_TRUE(zero.at("norm.running_var").equal(one.at("norm.running_var")));
+}
+
 TEST(Precision, Bf16WeightsAreSummedOverGloo) {
   TempFolder folder;
   train(folder.path(), 2, {"precision=bf16-true"});

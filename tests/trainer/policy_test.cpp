@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 
+#include "tests/trainer/python.h"
 #include "tests/trainer/small_run.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -167,16 +168,6 @@ TEST(Loop, AKilledRunsLaterLinesAreForgotten) {
   EXPECT_EQ(read_file(folder.path() / "metrics.csv").find(",9\n"), std::string::npos);
 }
 
-// A batch norm, and a NaN where it is asked for.
-struct NormNetImpl : toy::NetBase {
-  NormNetImpl()
-      : norm(register_module("norm", torch::nn::BatchNorm1d(6))),
-        last(register_module("last", torch::nn::Linear(6, 1))) {}
-  torch::Tensor forward(const torch::Tensor& x) override { return last->forward(norm->forward(x)); }
-  torch::nn::BatchNorm1d norm;
-  torch::nn::Linear last;
-};
-
 TEST(NotFinite, ADroppedStepLeavesNoTrace) {
   const auto train = [](bool with_nan) {
     SmallRun s;
@@ -188,7 +179,7 @@ TEST(NotFinite, ADroppedStepLeavesNoTrace) {
     if (with_nan) data.insert(data.begin() + 3, bad);
     s.train = std::make_unique<MemorySource>(data, 0, 1);
     torch::manual_seed(3);
-    toy::Model model(std::make_shared<NormNetImpl>());
+    toy::Model model(std::make_shared<toy::NormNetImpl>());
     const FitResult result = s.run(&model);
     EXPECT_EQ(result.skipped_steps, with_nan ? 1 : 0);
     std::vector<at::Tensor> all = {s.weights(&model)};
@@ -233,7 +224,7 @@ TEST(NotFinite, GradientsEndTheRunAfterTooManyInARowWithAndWithoutClipping) {
 }
 
 TEST(FromLightning, WeightsOptimizerEpochAndStepAreTakenOver) {
-  if (!toy::python_has_torch()) GTEST_SKIP() << "python3-torch is not installed";
+  if (!toy::python_has_torch()) GTEST_SKIP() << TUTTI_PYTHON " has no torch here";
   TempFolder folder;
   // Ours for two epochs, as Lightning would have written them, and one more from there.
   SmallRun first, third, whole;
@@ -263,7 +254,7 @@ torch.save({'epoch': 1, 'global_step': 20, 'pytorch-lightning_version': '2.4.0',
             'optimizer_states': [{'state': state, 'param_groups': [{'lr': 0.01, 'params': [0, 1, 2, 3]}]}],
             'lr_schedulers': []}, 'epoch=1-step=20.ckpt')
 )";
-  const auto made = run_command({.argv = {"/usr/bin/python3", "-c", script}, .cwd = folder.path()});
+  const auto made = run_command({.argv = {TUTTI_PYTHON, "-c", script}, .cwd = folder.path()});
   ASSERT_TRUE(made.ok()) << made.describe();
   third.settings.checkpoint_folder = folder.path() / "third";
   third.settings.resume = (folder.path() / "epoch=1-step=20.ckpt").string();

@@ -57,6 +57,7 @@ class Options {
 std::shared_ptr<toy::NetBase> make_net(const Options& options) {
   const double dropout = std::stod(options.text("dropout", "0"));
   torch::manual_seed(7);
+  if (options.number("norm", 0)) return std::make_shared<toy::NormNetImpl>();
   if (const int depth = options.number("depth", 0))
     return std::make_shared<toy::DeepNetImpl>(options.number("width", 16), depth, dropout);
   return std::make_shared<toy::NetImpl>(dropout);
@@ -275,8 +276,8 @@ int run(const Options& options) {
     for (const auto& [name, placement] : *parts)
       final_weights[name] = placement.part.detach().to(at::kCPU);
   else
-    for (const auto& [name, p] : model.named_parameters())
-      final_weights[name] = p.detach().to(at::kCPU);
+    for (const auto& tensors : {model.named_parameters(), model.named_buffers()})
+      for (const auto& [name, p] : tensors) final_weights[name] = p.detach().to(at::kCPU);
   write_safetensors(dir / fmt::format("final-{}.safetensors", rank.rank), final_weights);
   world.control->finish();
   const HeldMemory& held = result.memory;

@@ -71,6 +71,16 @@ struct DeepNetImpl : NetBase {
   torch::nn::Linear last;
 };
 
+// With running statistics.
+struct NormNetImpl : NetBase {
+  NormNetImpl()
+      : norm(register_module("norm", torch::nn::BatchNorm1d(6))),
+        last(register_module("last", torch::nn::Linear(6, 1))) {}
+  torch::Tensor forward(const torch::Tensor& x) override { return last->forward(norm->forward(x)); }
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear last;
+};
+
 class Model : public ModuleModel {
  public:
   explicit Model(double dropout = 0, std::int64_t seed = 7) : ModuleModel(make(dropout, seed)) {}

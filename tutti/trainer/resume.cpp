@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "tutti/core/error.h"
@@ -185,11 +186,18 @@ void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
         world, world == 1 ? "" : "s", old_world, run.epoch);
   const double ratio = static_cast<double>(world) * accumulate / (old_world * old_accumulate);
   if (ratio == 1.0) return;
+  const double same = accumulate / ratio;
+  const std::string keep =
+      same >= 1 && same == std::floor(same)
+          ? fmt::format("To keep the batch, set trainer.accumulate_grad_batches: {:.0f}; or scale",
+                        same)
+          : std::string("You may scale");
   log::warning(
       "a step now takes {} x {} batches (ranks x accumulate_grad_batches), before {} x {}: {:.3g} "
-      "times as many utterances per step, at the same learning rate. To keep the batch, set "
-      "trainer.accumulate_grad_batches: {:.3g}; or scale optimizer.lr by {:.3g} (linear rule)",
-      world, accumulate, old_world, old_accumulate, ratio, accumulate / ratio, ratio);
+      "times as many utterances per step, at the same learning rate. {} optimizer.lr by {:.3g} "
+      "(linear "
+      "rule)",
+      world, accumulate, old_world, old_accumulate, ratio, keep, ratio);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <map>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -39,6 +40,7 @@ class DdpStrategy final : public Strategy {
                                   at::Device) override {
     check_same_model(model, control_);
     broadcast_from_rank_zero(model);
+    model_ = &model;
     std::size_t num_buckets = 0;
     for (const NamedTensors& group : groups) {
       reducers_.push_back(std::make_unique<Reducer>(group, collectives_, control_, options_));
@@ -54,7 +56,10 @@ class DdpStrategy final : public Strategy {
       for (const auto& reducer : reducers_) reducer->arm();
   }
   void settle(bool) override {}
-  void finish(std::size_t group, bool complete) override { reducers_[group]->finish(complete); }
+  void finish(std::size_t group, bool complete) override {
+    reducers_[group]->finish(complete);
+    if (group == 0) share_buffers();
+  }
 
   // Gradients are the same on every rank after finish(), so the local norm is the global one.
   at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
@@ -62,6 +67,28 @@ class DdpStrategy final : public Strategy {
   }
 
  private:
+  // As torch's DDP does: everyone goes on with rank 0's running statistics, which are those a
+  // checkpoint holds. Large buffers are tables that nobody changes.
+  void share_buffers() {
+    constexpr std::int64_t kLargest = 1 << 16;
+    torch::NoGradGuard no_grad;
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+    for (const auto& [name, buffer] : unique_parameters(model_->named_buffers()).tensors)
+      if (buffer.numel() > 0 && buffer.numel() <= kLargest && buffer.scalar_type() != at::kBool)
+        by_type[buffer.scalar_type()].push_back(buffer.detach());
+    for (auto& [type, buffers] : by_type) {
+      std::vector<at::Tensor> parts;
+      for (const at::Tensor& buffer : buffers) parts.push_back(buffer.flatten());
+      const at::Tensor flat = at::cat(parts);
+      wait(*collectives_.broadcast(flat, 0), control_, "sending running statistics");
+      std::int64_t start = 0;
+      for (at::Tensor& buffer : buffers) {
+        buffer.copy_(flat.narrow(0, start, buffer.numel()).view_as(buffer));
+        start += buffer.numel();
+      }
+    }
+  }
+
   void broadcast_from_rank_zero(TrainableModel& model) {
     torch::NoGradGuard no_grad;
     NamedTensors all = unique_parameters(model.named_parameters()).tensors;
@@ -78,6 +105,7 @@ class DdpStrategy final : public Strategy {
   Collectives& collectives_;
   Control& control_;
   ReducerOptions options_;
+  TrainableModel* model_ = nullptr;
   std::vector<std::unique_ptr<Reducer>> reducers_;  // by group
 };
 
