@@ -57,7 +57,7 @@ TEST(RunCommand, TimeoutKillsTheWholeGroup) {
   TempFolder folder;
   const auto pid_file = folder.path() / "pid";
   const auto result =
-      run_command({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + pid_file.string() + "; wait"},
+      run_command({.argv = {"sh", "-c", "sleep 1000 & echo $! > \"$0\"; wait", pid_file.string()},
                    .timeout = 500ms});
   EXPECT_TRUE(result.timed_out);
   EXPECT_FALSE(result.ok());
@@ -114,9 +114,9 @@ TEST(RunCommand, EnvironmentIsAddedAndRemoved) {
 TEST(Process, TerminateEscalatesToKill) {
   TempFolder folder;
   const auto ready = folder.path() / "ready";
-  Process process = Process::start(
-      {.argv = {"sh", "-c",
-                "trap '' TERM; : > " + ready.string() + "; while :; do sleep 1; done"}});
+  Process process =
+      Process::start({.argv = {"sh", "-c", "trap '' TERM; : > \"$0\"; while :; do sleep 1; done",
+                               ready.string()}});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(ready); }));
   const ExitStatus status = process.terminate(100ms);
   EXPECT_EQ(status.signal, SIGKILL);

@@ -57,6 +57,11 @@ std::vector<std::string> launch(int nproc, std::vector<std::string> command,
   return argv;
 }
 
+// A shell line that runs in a folder; "$1" is the probe. Neither's name is part of the line: either may have blanks.
+std::vector<std::string> script_in(const TempFolder& folder, const std::string& line) {
+  return {"sh", "-c", "cd \"$0\"; " + line, folder.path().string(), kProbe};
+}
+
 CommandResult run(const std::vector<std::string>& argv,
                   std::map<std::string, std::string> env = {}) {
   return run_command({.argv = argv, .env = std::move(env), .timeout = 100s});
@@ -134,12 +139,11 @@ TEST(Launch, HangingRankIsNamedWithItsPhase) {
 TEST(Launch, NoOrphanSurvivesKillOfTheAgent) {
   TempFolder folder;
   // Each rank is a shell with a child of its own that ignores the polite signals.
-  const std::string script = "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > " +
-                             folder.path().string() +
-                             "/child-$RANK; while :; do sleep 1000; done' & echo $$ > " +
-                             folder.path().string() + "/shell-$RANK; wait; sleep 1000";
-  Process agent = Process::start(
-      {.argv = launch(2, {"sh", "-c", script}), .stdout_path = folder.path() / "out"});
+  const auto script =
+      script_in(folder,
+                "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > child-$RANK; "
+                "while :; do sleep 1000; done' & echo $$ > shell-$RANK; wait; sleep 1000");
+  Process agent = Process::start({.argv = launch(2, script), .stdout_path = folder.path() / "out"});
   std::vector<pid_t> pids;
   for (const char* name : {"child-0", "child-1", "shell-0", "shell-1"}) {
     ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); })) << name;
@@ -151,12 +155,13 @@ TEST(Launch, NoOrphanSurvivesKillOfTheAgent) {
 
 TEST(Launch, SignalsArePassedOnAndStubbornRanksAreKilledAfterTheGrace) {
   TempFolder folder;
-  const std::string script = "trap 'echo got usr1 > " + folder.path().string() +
-                             "/usr1-$RANK' USR1; trap '' TERM; echo $$ > " +
-                             folder.path().string() + "/pid-$RANK; while :; do sleep 0.05; done";
-  Process agent = Process::start(
-      {.argv = launch(2, {"sh", "-c", script}, {"--grace", "0.3", "--max_restarts", "5"}),
-       .stdout_path = folder.path() / "out"});
+  const auto script =
+      script_in(folder,
+                "trap 'echo got usr1 > usr1-$RANK' USR1; trap '' TERM; echo $$ > pid-$RANK; "
+                "while :; do sleep 0.05; done");
+  Process agent =
+      Process::start({.argv = launch(2, script, {"--grace", "0.3", "--max_restarts", "5"}),
+                      .stdout_path = folder.path() / "out"});
   for (const char* name : {"pid-0", "pid-1"}) {
     ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
   }
@@ -182,26 +187,27 @@ TEST(Launch, RestartsUntilItWorks) {
 
 TEST(Launch, GivesUpWhenRestartsAreSpent) {
   TempFolder folder;
-  const std::string script = "echo x >> " + folder.path().string() + "/tries; exit 9";
-  const auto result = run(launch(1, {"sh", "-c", script}, {"--max_restarts", "2"}));
+  const auto result =
+      run(launch(1, script_in(folder, "echo x >> tries; exit 9"), {"--max_restarts", "2"}));
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_EQ(read_file(folder.path() / "tries"), "x\nx\nx\n");
 }
 
 TEST(Launch, StopOnRequestIsNotRestarted) {
   TempFolder folder;
-  const std::string script = "echo x >> " + folder.path().string() + "/tries-$RANK; exit 85";
-  const auto result = run(launch(2, {"sh", "-c", script}, {"--max_restarts", "2"}));
+  const auto result =
+      run(launch(2, script_in(folder, "echo x >> tries-$RANK; exit 85"), {"--max_restarts", "2"}));
   EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kStoppedResumable));
   EXPECT_EQ(read_file(folder.path() / "tries-0"), "x\n");
 }
 
 TEST(Launch, RestartedRanksMeetAgain) {
   TempFolder folder;
-  const std::string script = "if [ $TUTTI_RESTART_COUNT = 0 ]; then exec " + kProbe + " " +
-                             folder.path().string() + " 1000000 kill 1 5; else exec " + kProbe +
-                             " " + folder.path().string() + " 20; fi";
-  const auto result = run(launch(2, {"sh", "-c", script}, {"--max_restarts", "1"}));
+  const auto script =
+      script_in(folder,
+                "if [ $TUTTI_RESTART_COUNT = 0 ]; then exec \"$1\" . 1000000 kill 1 5; "
+                "else exec \"$1\" . 20; fi");
+  const auto result = run(launch(2, script, {"--max_restarts", "1"}));
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_EQ(read_file(folder.path() / "rank-1.done"), "2 1 0 1 1 tutti launch");
 }
@@ -258,9 +264,10 @@ TEST_F(TwoNodes, FailureOnOneIsKnownOnBoth) {
 }
 
 TEST_F(TwoNodes, RestartTogether) {
-  const std::string script = "[ $TUTTI_RESTART_COUNT = 1 ] && exec " + kProbe + " " +
-                             folder_.path().string() + " 20; [ $RANK = 0 ] && exit 7; sleep 1000";
-  const auto results = run_both({"sh", "-c", script}, {"--max_restarts", "1"});
+  const auto script = script_in(folder_,
+                                "[ $TUTTI_RESTART_COUNT = 1 ] && exec \"$1\" . 20; "
+                                "[ $RANK = 0 ] && exit 7; sleep 1000");
+  const auto results = run_both(script, {"--max_restarts", "1"});
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.describe();
 }
 

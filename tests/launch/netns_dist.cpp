@@ -30,17 +30,16 @@ TEST_F(TwoHosts, TrainTogetherThroughASharedFolder) {
 
 // Rank 0 says where it is while the wire is down: its address there is not up, and still the right one.
 TEST_F(TwoHosts, MeetWhenTheWireIsDownWhileRankZeroStarts) {
-  const std::string here = "cd '" + folder_.path().string() + "'; ";
   const std::string count = "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A '";  // who listens
-  const std::string script = here +
-                             "case $RANK in\n"
-                             "2) ip link set e0 down; touch down; until [ -e up ]; do sleep 0.02; "
-                             "done; ip link set e0 up;;\n"
-                             "0) until [ -e down ]; do sleep 0.02; done; n=$(" +
-                             count + "); (until [ $(" + count +
-                             ") -gt $n ]; do sleep 0.02; done; touch up) & ;;\nesac\n" + "exec " +
-                             kProbe + " . 50";
-  const auto results = launch_on_both({"--run_folder", folder_.path()}, {"sh", "-c", script});
+  const std::string script =
+      "cd \"$0\"; case $RANK in\n"
+      "2) ip link set e0 down; touch down; until [ -e up ]; do sleep 0.02; done;"
+      " ip link set e0 up;;\n"
+      "0) until [ -e down ]; do sleep 0.02; done; n=$(" +
+      count + "); (until [ $(" + count +
+      ") -gt $n ]; do sleep 0.02; done; touch up) & ;;\nesac\nexec \"$1\" . 50";
+  const auto results = launch_on_both({"--run_folder", folder_.path()},
+                                      {"sh", "-c", script, folder_.path(), kProbe});
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.describe();
 }
 
