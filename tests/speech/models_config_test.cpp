@@ -1,3 +1,4 @@
+#include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
 
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 
 #include "tests/speech/vectors.h"
 #include "tutti/config/load.h"
+#include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
 
 namespace tutti::speech {

@@ -12,6 +12,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/loading/state_dict.h"
+#include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/fingerprints.h"
