@@ -238,7 +238,8 @@ int run_map(int argc, char** argv) {
     throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
   const ParallelSettings settings = read_settings(arguments);
   const MapItems items = read_item_list(arguments);
-  CommandTemplate(arguments.command, items.are_numbers());  // refused here rather than on a worker
+  // Refused here rather than on a worker.
+  [[maybe_unused]] const CommandTemplate checked(arguments.command, items.are_numbers());
   // A closed terminal, or a reader of our output that leaves, is no reason to stop a run.
   std::signal(SIGPIPE, SIG_IGN);
   if (!arguments.output_dir.empty()) std::signal(SIGHUP, SIG_IGN);

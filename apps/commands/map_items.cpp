@@ -67,7 +67,7 @@ Json MapItems::fingerprint() const {
 
 std::filesystem::path MapItems::write(const std::filesystem::path& run_folder) const {
   if (numbers_) return {};
-  const auto path = parallel::item_file_path(run_folder);
+  auto path = parallel::item_file_path(run_folder);
   parallel::ItemFile::write(path, items_);
   return path;
 }

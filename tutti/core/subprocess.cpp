@@ -150,7 +150,7 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
   const std::lock_guard lock(spawn_mutex());
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // newer headers warn of its sharp edges
-  const pid_t pid = ::vfork();
+  const pid_t pid = ::vfork();  // NOLINT(clang-analyzer-security.insecureAPI.vfork)
 #pragma GCC diagnostic pop
   if (pid == 0) {
     become(command, prepared, redirects, parent, failure);
