@@ -15,8 +15,9 @@ namespace tutti::apps {
 namespace {
 
 // What the files of an asynchronous run tell, where there is one.
-void add_async(const std::filesystem::path& folder, bool ask_scheduler, Json& state) {
-  const auto async = parallel::async_state(folder, ask_scheduler);
+void add_async(const std::filesystem::path& folder, bool ask_scheduler, parallel::BeatWatch* watch,
+               Json& state) {
+  const auto async = parallel::async_state(folder, ask_scheduler, watch);
   if (!async) return;
   state["state"] = async->state;
   Json& out = state["async"];
@@ -43,33 +44,46 @@ void add_async(const std::filesystem::path& folder, bool ask_scheduler, Json& st
          {"reason", job.reason}});
 }
 
-}  // namespace
-
-Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
+Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWatch* watch,
+              bool count) {
   const Json manifest = parallel::read_manifest(folder);
   if (!manifest.is_object())
     throw DataError(folder.string() + ": no manifest.json: not an output folder of map or infer",
                     "check the path");
-  const auto counts = parallel::count_items(folder);
-  const auto holder = parallel::FolderLock::holder(folder);
+  const auto holder = watch != nullptr ? parallel::FolderLock::holder(folder, watch->driver)
+                                       : parallel::FolderLock::holder(folder);
   Json state;
   // A manifest that says "running" without a living driver was left by a kill -9.
   const std::string written = manifest.value("state", "?");
   // The owner's lock is not for others to read: they can only repeat what is written.
   const bool hidden = ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
   state["state"] = written == "running" && !holder.alive && !hidden ? "died" : written;
-  state["items"] = counts.total;
-  state["ok"] = counts.ok;
-  state["failed"] = counts.failed;
+  if (count) {
+    const auto counts = parallel::count_items(folder);
+    state["items"] = counts.total;
+    state["ok"] = counts.ok;
+    state["failed"] = counts.failed;
+  }
   state["created"] = manifest.value("created", "");
   state["updated"] = manifest.value("updated", "");
   if (!holder.alive) {
-    add_async(folder, ask_scheduler, state);
+    add_async(folder, ask_scheduler, watch != nullptr ? &watch->workers : nullptr, state);
     return state;
   }
   state["driver"] = {{"host", holder.host}, {"pid", holder.pid}, {"since", holder.since}};
+  if (!holder.sure) state["driver"]["seen_alive"] = false;  // of another host: one look is no proof
   if (Json live = parallel::read_status(folder); live.is_object()) state["live"] = std::move(live);
   return state;
+}
+
+}  // namespace
+
+Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
+  return state_of(folder, ask_scheduler, nullptr, true);
+}
+
+Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch) {
+  return state_of(folder, true, &watch, false);
 }
 
 bool is_over(const Json& state) {

@@ -23,15 +23,18 @@ int run_wait(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   app.footer(example("tutti wait exp/decoded && tutti measure --config conf/metrics.yaml"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
-  Json state = folder_state(folder);
-  // A scheduler is asked only while no worker shows signs of life, and not too often.
-  for (auto pause = std::chrono::milliseconds(100); !is_over(state);) {
+  FolderWatch watch;
+  Json state = folder_activity(folder, watch);
+  // A scheduler is asked only while no worker shows signs of life, and not too often. A long run is
+  // looked at less often: the disk is the workers'.
+  for (auto pause = std::chrono::milliseconds(50); !is_over(state);) {
     std::this_thread::sleep_for(pause);
     const bool queued = state.value("state", "") == "queued";
-    pause = queued ? std::min(pause * 2, std::chrono::milliseconds(5000))
-                   : std::chrono::milliseconds(100);
-    state = folder_state(folder);
+    pause =
+        std::min(pause * (queued ? 20 : 11) / 10, std::chrono::milliseconds(queued ? 5000 : 1000));
+    state = folder_activity(folder, watch);
   }
+  state = folder_state(folder);
   // The last worker was killed between its last piece and the merge.
   if (state.contains("async") && state.value("state", "") != "done" &&
       state["async"].value("all_done", false)) {

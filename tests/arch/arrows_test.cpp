@@ -58,12 +58,52 @@ TEST(Architecture, IncludesFollowTheArrows) {
   EXPECT_GT(num_files, 20);
 }
 
-// A folder with more files than a reader can take in is split.
+// folder of tutti/parallel -> folders it may include (itself always). Headers of the room itself
+// (client.h, runner.h ...) are for all.
+const std::map<std::string, std::set<std::string>> kParallelArrows = {
+    {"wire", {}},
+    {"backends", {"wire"}},
+    {"folder", {"wire"}},
+    {"run", {"wire", "folder", "backends"}},
+    {"worker", {"wire", "folder"}},
+    {"async", {"wire", "folder", "backends", "run", "worker"}},
+};
+// What goes against the arrows today; a line that is no longer needed must go.
+const std::set<std::string> kParallelDebts = {
+    "backends/local.cpp -> worker",     // workers that are threads of the driver
+    "folder/run_folder.cpp -> async",   // takes over what asynchronous workers have done
+    "run/pool.cpp -> worker",           // the page on which a worker notes its item
+    "worker/worker.cpp -> async",       // a worker without a driver
+    "worker/worker_main.cpp -> async",  // its supervisor
+    "worker/worker_state.h -> run",     // the type of a running item
+};
+
+TEST(Architecture, ArrowsInsideTheParallelRoomGoOneWay) {
+  static const std::regex kInclude(R"(^\s*#\s*include\s*"tutti/parallel/(\w+)/)");
+  const fs::path room = fs::path(TUTTI_SOURCE_DIR) / "tutti" / "parallel";
+  std::set<std::string> debts;
+  for (const auto& entry : fs::recursive_directory_iterator(room)) {
+    const fs::path relative = fs::relative(entry.path(), room);
+    if (!entry.is_regular_file() || !relative.has_parent_path()) continue;
+    const std::string folder = relative.begin()->string();
+    ASSERT_TRUE(kParallelArrows.contains(folder)) << "a folder without a row: " << folder;
+    for (const auto& line : split(read_file(entry.path()), '\n')) {
+      std::smatch match;
+      if (!std::regex_search(line, match, kInclude) || match[1] == folder) continue;
+      if (!kParallelArrows.at(folder).contains(match[1]))
+        debts.insert(relative.string() + " -> " + match[1].str());
+    }
+  }
+  EXPECT_EQ(debts, kParallelDebts);
+}
+
+// A folder with more files of a kind than a reader can take in is split.
 TEST(Architecture, FoldersStaySmall) {
-  std::map<std::string, int> sources;
+  std::map<std::string, int> files;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "tutti"))
-    if (entry.path().extension() == ".cpp") ++sources[entry.path().parent_path().string()];
-  for (const auto& [folder, count] : sources) EXPECT_LE(count, 25) << folder;
+    if (entry.is_regular_file())
+      ++files[entry.path().parent_path().string() + "/*" + entry.path().extension().string()];
+  for (const auto& [kind, count] : files) EXPECT_LE(count, 25) << kind;
 }
 
 }  // namespace

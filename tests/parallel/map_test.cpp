@@ -207,16 +207,35 @@ TEST_F(MapTest, ConfigMistakesAreReportedBeforeAnythingStarts) {
   EXPECT_FALSE(fs::exists(out_));
 }
 
-TEST(FolderLock, AStaleLockIsTakenOver) {
-  const TempFolder folder;
-  make_folders(folder.path() / ".tutti");
-  // The pid is alive (ours) but started at another time: a pid that came back.
-  write_file_atomic(
-      FolderLock::path(folder.path()),
-      Json{{"host", "elsewhere"}, {"pid", 1}, {"heartbeat", 5.0}, {"nonce", "x"}}.dump());
-  const FolderLock lock(folder.path());
-  EXPECT_TRUE(FolderLock::holder(folder.path()).alive);
-  EXPECT_THROW(FolderLock second(folder.path()), IoError);
+// Nothing that this driver brought about is an item's fault: with max_retries: 0 the first strike
+// would be the last.
+TEST_F(MapTest, ADriverThatWasStoppedForLongLosesNoWorkerAndBlamesNoItem) {
+  Command command{.argv = map_words("60", {"sh", "-c", "sleep 0.1; echo {}"},
+                                    "n_workers: 2\non_error: skip\nmax_retries: 0\n"
+                                    "options: {death_timeout: 1}")};
+  command.argv.insert(command.argv.begin(), kTutti);
+  command.stdout_path = folder_.path() / "log";
+  Process driver = Process::start(command);
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 3; }));
+  ::kill(driver.pid(), SIGSTOP);
+  wait_until([] { return false; }, 4);  // longer than the workers would wait for a dead driver
+  ::kill(driver.pid(), SIGCONT);
+  EXPECT_TRUE(driver.wait().ok()) << read_file(folder_.path() / "log");
+  EXPECT_EQ(count_items(out_).ok, 60U);
+  for (const auto& entry : fs::directory_iterator(out_ / "logs"))
+    EXPECT_THAT(read_file(entry.path()), ::testing::Not(HasSubstr("no word from the driver")));
+}
+
+TEST_F(MapTest, TheLimitOfOpenFilesIsRaisedOrNamed) {
+  auto words = map_words("100", {"sh", "-c", "ulimit -Sn"}, "n_workers: 40");
+  std::string line = shell_quote(kTutti);
+  for (const auto& word : words) line += " " + shell_quote(word);
+  const auto low = run_command({.argv = {"sh", "-c", "ulimit -n 80; exec " + line}});
+  EXPECT_EQ(low.exit_code, 2) << low.err;
+  EXPECT_THAT(low.err, HasSubstr("40 workers need 104 open files in the driver, the limit is 80"));
+  const auto soft = run_command({.argv = {"sh", "-c", "ulimit -Sn 80; exec " + line}});
+  EXPECT_EQ(soft.exit_code, 0) << soft.err;
+  EXPECT_THAT(results(), HasSubstr("\"result\":\"80\"")) << "items keep the limit of the user";
 }
 
 }  // namespace

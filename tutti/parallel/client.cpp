@@ -90,7 +90,7 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   schedule_options.batch_size = spec.batch_size;
   schedule_options.speculate = options.speculate;
   schedule_options.first_guess_seconds =
-      engine_->item_seconds(spec.runner + "/" + spec.function + "/" + spec.env_fingerprint());
+      engine_->item_seconds(job_key(spec));
   auto run = std::make_shared<RunState>(
       spec, Schedule(std::move(work), request.indices.bound(), schedule_options),
       options.max_buffered_bytes);

@@ -110,6 +110,7 @@ struct RunReport {
   double first_result_s = 0;
   double utilisation = 0;  // busy time over the workers' time up
   std::string waiting;     // "2 jobs wait: REASON", in the scheduler's words; empty: none does
+  std::string failed_starts;  // "3 starts of workers failed: node7 2 of 2"; empty: none
   std::vector<WorkerReport> workers;
 };
 
@@ -127,7 +128,7 @@ struct ClientOptions {
   std::vector<std::string> worker_command;  // empty: this program in worker mode
   double heartbeat_s = 0.5;
   double silence_s = 0;  // a worker silent for so long is replaced; 0: 3 s local, 20 s cluster
-  int env_tries = 3;     // failed env builds (or starts) in a row before giving up
+  int env_tries = 3;     // failed starts, with nobody at work, before giving up
 };
 
 class Engine;

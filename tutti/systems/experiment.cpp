@@ -201,14 +201,19 @@ void set_aside(const fs::path& path) {
 }
 
 std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool restarted) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(75);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(150);
+  parallel::BeatWatch watch(parallel::FolderLock::kPatience);
   for (bool told = false;;) {
-    const auto holder = parallel::FolderLock::holder(folder);
-    if (!holder.alive) return std::make_unique<parallel::FolderLock>(folder);
-    if (!restarted || std::chrono::steady_clock::now() >= deadline) throw_in_use(folder, holder);
+    const auto holder = parallel::FolderLock::holder(folder, watch);
+    // Watched long enough: no need to do that once more.
+    if (!holder.alive) return std::make_unique<parallel::FolderLock>(folder, 0.1);
+    // Of another host: only the beats of the next minute tell whether it lives.
+    if (holder.sure && (!restarted || std::chrono::steady_clock::now() >= deadline))
+      throw_in_use(folder, holder);
     if (!std::exchange(told, true))
       log::info(
-          "waiting for the lock of process {} on {}, which may be this job before its restart",
+          "waiting for the lock of process {} on {}, which may be dead, or this job before it was "
+          "started again",
           holder.pid, holder.host);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
@@ -253,7 +258,7 @@ void refuse_start(const StageContext& context) {
   if (restart_count() > 0) return;  // the lock may be our own
   const fs::path exp_dir = context.folder("exp_dir");
   const auto holder = parallel::FolderLock::holder(exp_dir);
-  if (holder.alive) throw_in_use(exp_dir, holder);
+  if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
   if (wants_fresh_start(context)) return;
   const auto plan = trainer::plan_training(context.training, {.exp_dir = exp_dir, .rank = -1});
   refuse_changed_config(context, exp_dir, plan.loop.checkpoint_folder);

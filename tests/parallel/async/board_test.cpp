@@ -128,6 +128,23 @@ TEST_F(BoardTest, LateResultsOfATakenOverClaimAreDropped) {
   EXPECT_TRUE(slow.claims.held().empty());
 }
 
+// Finished pieces are known from the names in the folder: nobody opens all entries of all pieces.
+TEST_F(BoardTest, WhatIsDoneIsKnownWithoutReadingTheEntries) {
+  make_job(50, 1);
+  Worker worker(*this, "w");
+  while (const auto work = worker.claims.next())
+    for (const auto& lease : work->leases)
+      for (const auto& range : lease.ranges)
+        for (std::uint64_t i = 0; i < range.count; ++i)
+          worker.claims.record(lease.lease, {.index = range.first + i, .payload = "1"});
+  // A reader that must not open a single entry.
+  for (const auto& entry : fs::directory_iterator(shared_ / "claims"))
+    if (entry.path().extension() != ".done") write_file_atomic(entry.path(), "not to be read");
+  ClaimBoard board(shared_, job_.pieces.size());
+  board.refresh();
+  for (std::size_t p = 0; p < job_.pieces.size(); ++p) EXPECT_TRUE(board.is_done(p)) << p;
+}
+
 TEST_F(BoardTest, AWorkerThatBeatsKeepsItsClaim) {
   make_job(1, 1);
   Worker holder(*this, "holder");

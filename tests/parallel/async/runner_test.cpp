@@ -1,4 +1,5 @@
 // Runners whose workers need no driver: the same files as with one.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +7,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
-#include "tutti/parallel/async/job.h"
+#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
@@ -47,6 +48,14 @@ void count_squares(const fs::path& folder, const Json& params) {
                         std::to_string(std::count(text.begin(), text.end(), '\n')) + "\n");
 }
 TUTTI_REGISTER_FINISHER(count_squares);
+
+// Takes longer than a worker may be silent, and counts how often it is called.
+void slow_finisher(const fs::path& folder, const Json& params) {
+  const UniqueFd fd(::open((folder / "calls").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+  write_all(fd.get(), "x", folder / "calls");
+  std::this_thread::sleep_for(std::chrono::duration<double>(params.at("seconds").get<double>()));
+}
+TUTTI_REGISTER_FINISHER(slow_finisher);
 
 class AsyncRunner : public ::testing::Test {
  protected:
@@ -131,6 +140,20 @@ TEST_F(AsyncRunner, AFailedItemEndsTheCallWithItsReason) {
   } catch (const TaskError& error) {
     EXPECT_THAT(error.what(), HasSubstr("seven is not my number"));
   }
+}
+
+TEST_F(AsyncRunner, AMergeThatOutlastsTheOthersPatienceRunsOnce) {
+  const fs::path out = folder_.path() / "async";
+  {
+    RunFolder folder(out, {{"function", "square"}}, range(20), {});
+    JobSpec job;
+    job.function = "square";
+    job.finisher = "slow_finisher";
+    job.finisher_params = {{"seconds", 3}};
+    submit_async(folder, trial::local(3), job, range(20), {}, {.beat_s = 0.1, .stale_s = 0.5});
+  }
+  EXPECT_TRUE(trial::wait_until([&] { return read_manifest(out).value("state", "") == "done"; }));
+  EXPECT_EQ(read_file(out / "calls"), "x") << "somebody took the merge over";
 }
 
 }  // namespace

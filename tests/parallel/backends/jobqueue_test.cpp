@@ -121,17 +121,17 @@ TEST_F(JobQueue, AMissingCommandSaysWhereToRun) {
 }
 
 TEST_F(JobQueue, FollowsAJobAndReportsItsEndOnce) {
-  std::string answer = "9|PENDING|Priority\n";
+  std::string answer = "9|PENDING||Priority\n";
   PlayedScheduler slurm(
       [&](const Command& command) { return says(command.argv[0] == "sbatch" ? "9\n" : answer); });
   auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
   queue.submit(1);
   EXPECT_EQ(queue.poll().at(0).reason, "Priority");
-  answer = "9|RUNNING|None\n";
+  answer = "9|RUNNING|n1|None\n";
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending) << "asked again too early";
   clock_.advance(Seconds(40));
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning);
-  answer = "9|TIMEOUT|TimeLimit\n";
+  answer = "9|TIMEOUT|n1|TimeLimit\n";
   clock_.advance(Seconds(40));
   const auto last = queue.poll();
   EXPECT_EQ(last.at(0).phase, JobPhase::kFailed);
@@ -153,14 +153,110 @@ TEST_F(JobQueue, ALaggingSchedulerDoesNotLoseAJobAtOnce) {
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending);
   clock_.advance(Seconds(5));
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kPending) << "5 s are lag, not loss";
-  answer = "9|RUNNING|None\n";
+  answer = "9|RUNNING|n1|None\n";
   clock_.advance(Seconds(40));
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning);
   answer.clear();
   clock_.advance(Seconds(40));
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning) << "missing once is not gone";
   clock_.advance(Seconds(40));
+  EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kRunning) << "nor is it after less than a minute";
+  clock_.advance(Seconds(40));
   EXPECT_EQ(queue.poll().at(0).phase, JobPhase::kVanished);
+}
+
+CommandResult no_answer() {
+  CommandResult result;
+  result.timed_out = true;
+  return result;
+}
+
+TEST_F(JobQueue, ASubmissionWithoutAnAnswerIsFoundAndNotRepeated) {
+  std::string script;
+  bool known = false;
+  int submissions = 0;
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "sbatch") {
+      ++submissions;
+      script = command.argv.back();
+      return no_answer();
+    }
+    if (command.argv.back() == "%i|%o")
+      return known ? says("50_1|" + script + "\n50_0|" + script + "\n7|/home/me/other.sh\n")
+                   : no_answer();
+    return says("50_0|PENDING||Priority\n50_1|PENDING||Priority\n");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  EXPECT_THROW(queue.submit(2), SchedulerUnreachable);
+  EXPECT_THROW(queue.submit(2), SchedulerUnreachable) << "nobody can be asked";
+  known = true;
+  const auto jobs = queue.submit(2);
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(jobs[0].job_id, "50_0");
+  EXPECT_THAT(jobs[0].worker_ids, ElementsAre(0));
+  EXPECT_THAT(jobs[1].worker_ids, ElementsAre(1));
+  EXPECT_EQ(submissions, 1);
+}
+
+TEST_F(JobQueue, ASubmissionThatTheSchedulerDoesNotHaveIsMadeAgain) {
+  int submissions = 0;
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] != "sbatch") return says("");
+    return ++submissions == 1 ? no_answer() : says("51\n");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  EXPECT_THROW(queue.submit(1), SchedulerUnreachable);
+  EXPECT_THROW(queue.submit(1), SchedulerUnreachable) << "it may still turn up";
+  clock_.advance(Seconds(11));
+  EXPECT_EQ(queue.submit(1).at(0).job_id, "51");
+}
+
+TEST_F(JobQueue, AWordWithoutAnIdIsLookedForToo) {
+  std::string script;
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "sbatch") {
+      script = command.argv.back();
+      return says("\x1b[31m?!\n");
+    }
+    return says("52|" + script + "\n");
+  });
+  EXPECT_EQ(backend(slurm, "{cores: 1, memory: 1GB}").submit(1).at(0).job_id, "52");
+}
+
+TEST_F(JobQueue, ThousandsOfJobsAreAskedForInCommandsOfBoundedLength) {
+  PlayedScheduler slurm(
+      [&](const Command& command) { return says(command.argv[0] == "sbatch" ? "9\n" : ""); });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(1200);
+  slurm.asked.clear();
+  queue.poll();
+  int queries = 0;
+  for (const std::string& command : slurm.asked) {
+    EXPECT_LT(command.size(), 16000U);
+    queries += command.starts_with("squeue") ? 1 : 0;
+  }
+  EXPECT_EQ(queries, 3);
+}
+
+TEST_F(JobQueue, BadNodesAreLeftOut) {
+  PlayedScheduler slurm([](const Command&) { return says("50\n"); });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.avoid({"n7", "n9"});
+  queue.submit(1);
+  EXPECT_THAT(slurm.asked.at(0), HasSubstr("--exclude=n7,n9"));
+}
+
+TEST_F(JobQueue, WhatAnEarlierDriverLeftIsFoundByItsLife) {
+  const std::string scripts = (folder_.path() / "scripts").string();
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "squeue")
+      return says("3|" + scripts + "/job-0badc0de-4.sh\n4|" + scripts +
+                  "/job-600d-0.sh\n5|/other.sh\n");
+    return says("");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.cancel_left_over("0badc0de", {"5", "6"});
+  EXPECT_EQ(slurm.asked.back(), "scancel 3 5") << "noted or of its life, and still in the queue";
 }
 
 TEST_F(JobQueue, ASchedulerThatCannotBeAskedChangesNothing) {
@@ -169,7 +265,7 @@ TEST_F(JobQueue, ASchedulerThatCannotBeAskedChangesNothing) {
     if (command.argv[0] == "sbatch") return says("9\n");
     return down ? refuses(
                       "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-                : says("9|RUNNING|None\n");
+                : says("9|RUNNING|n1|None\n");
   });
   auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
   queue.submit(1);

@@ -27,10 +27,12 @@ TEST(SlurmAnswers, JobIdIsAloneOnItsLine) {
 TEST(SlurmAnswers, States) {
   const auto states = parse_squeue(
       "welcome to the "
-      "cluster\n12_3|RUNNING|None\n12_[4-5,9%2]|PENDING|Resources\n13|PENDING|("
+      "cluster\n12_3|RUNNING|n7|None\n12_[4-5,9%2]|PENDING||Resources\n13|PENDING||("
       "QOSMaxCpuPerUserLimit|odd)\n"
-      "14|COMPLETED|None\n15|TIMEOUT|TimeLimit\n16|FAILED|NonZeroExitCode\n17|CANCELLED|None\n18|"
-      "WHAT_IS_THIS|None\n19|COMPLETING|None\n");
+      "14|COMPLETED|n1|None\n15|TIMEOUT|n1|TimeLimit\n16|FAILED|n2|NonZeroExitCode\n"
+      "17|CANCELLED|n1|None\n18|WHAT_IS_THIS||None\n19|COMPLETING|n1|None\n");
+  EXPECT_EQ(states.at("12_3").node, "n7");
+  EXPECT_EQ(states.at("16").node, "n2");
   EXPECT_EQ(states.at("12_3").phase, JobPhase::kRunning);
   for (const char* id : {"12_4", "12_5", "12_9"}) EXPECT_EQ(states.at(id).reason, "Resources");
   EXPECT_EQ(states.at("13").reason, "(QOSMaxCpuPerUserLimit|odd)");

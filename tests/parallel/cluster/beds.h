@@ -37,6 +37,13 @@ class ClusterBed : public BedTest {
   virtual std::function<void()> take_a_node_down(const std::filesystem::path& /*out*/) const {
     return {};
   }
+  // The commands that ask for the state of jobs; none: there is nobody to ask, or only one command
+  // for everything.
+  virtual std::vector<std::string> query_commands() const { return {}; }
+  // Jobs run this shell line before their workers; empty: they cannot.
+  virtual std::string prologue_block(int n_workers, const std::string& line) const {
+    return block(n_workers, ", job_script_prologue: ['" + line + "']");
+  }
   // Options that make workers leave after a few seconds; empty: no time limits here.
   virtual std::string short_lived_block(int n_workers) const = 0;
 };
@@ -55,6 +62,9 @@ class Slurm : public ClusterBed {
   std::vector<Refusal> refusals() const override;
   std::vector<std::string> running_jobs() const override { return jobs("R"); }
   bool queue_is_empty() const override { return jobs("PD,R,CG,CF").empty(); }
+  std::vector<std::string> query_commands() const override {
+    return {"squeue", "sacct", "scontrol"};
+  }
   std::string cancel_line(const std::string& job) const override { return "scancel " + job; }
   std::string requeue_line(const std::string& job) const override {
     return "scontrol requeue " + job;
@@ -78,6 +88,7 @@ class Sge : public ClusterBed {
   std::vector<Refusal> refusals() const override;
   std::vector<std::string> running_jobs() const override;
   bool queue_is_empty() const override { return sh("qstat -u '*'").empty(); }
+  std::vector<std::string> query_commands() const override { return {"qstat", "qacct"}; }
   std::string cancel_line(const std::string& job) const override { return "qdel " + job; }
   std::string requeue_line(const std::string& job) const override { return "qmod -rj " + job; }
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
@@ -94,6 +105,7 @@ class Oar : public ClusterBed {
   std::vector<Refusal> refusals() const override;
   std::vector<std::string> running_jobs() const override;
   bool queue_is_empty() const override;
+  std::vector<std::string> query_commands() const override { return {"oarstat"}; }
   std::string cancel_line(const std::string& job) const override { return "oardel " + job; }
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int n_workers) const override;
@@ -112,6 +124,7 @@ class HTCondor : public ClusterBed {
   std::string cancel_line(const std::string& job) const override {
     return (bed_ / "as-user").string() + " condor_rm " + job;
   }
+  std::string prologue_block(int, const std::string&) const override { return ""; }  // has its own
   std::string requeue_line(const std::string& job) const override {
     return (bed_ / "as-user").string() + " condor_vacate_job " + job;
   }
@@ -128,6 +141,7 @@ class Ssh : public ClusterBed {
                     const std::string& walltime = "") const override;
   std::vector<Refusal> refusals() const override;
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
+  std::string prologue_block(int, const std::string&) const override { return ""; }
   std::string short_lived_block(int) const override { return ""; }
 };
 
@@ -158,6 +172,7 @@ class FakePbs : public Fake {
 
  protected:
   std::vector<Refusal> refusals() const override;
+  std::vector<std::string> query_commands() const override { return {"qstat"}; }
   std::string cancel_line(const std::string& job) const override { return "qdel " + job; }
   std::string requeue_line(const std::string& job) const override { return "qrerun " + job; }
 };
@@ -169,6 +184,7 @@ class FakeMoab : public Fake {
 
  protected:
   std::vector<Refusal> refusals() const override;
+  std::vector<std::string> query_commands() const override { return {"checkjob"}; }
   std::string cancel_line(const std::string& job) const override { return "canceljob " + job; }
   std::string requeue_line(const std::string& job) const override { return "mjobctl -R " + job; }
 };
@@ -180,6 +196,7 @@ class FakeLsf : public Fake {
 
  protected:
   std::vector<Refusal> refusals() const override;
+  std::vector<std::string> query_commands() const override { return {"bjobs"}; }
   std::string cancel_line(const std::string& job) const override { return "bkill " + job; }
   std::string requeue_line(const std::string& job) const override { return "brequeue " + job; }
 };
@@ -198,6 +215,7 @@ class Kube : public ClusterBed {
   std::string cancel_line(const std::string& job) const override {
     return "kubectl delete --wait=false pod " + job;
   }
+  std::string prologue_block(int, const std::string&) const override { return ""; }
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int) const override { return ""; }
 };

@@ -10,11 +10,16 @@
 //   requeue                           x     x    -      x       -    x                     -
 //   wrong queue, account, memory      x     x    6      6       7    x                     8
 //   four drivers at once              x     x    x      x       x    x                     x
+//   query commands hang               x     x    x      -       -    x                     -
+//   killed driver, next one at once   x     x    x      x       x    x                     x
+//   the first three starts fail       x     x    x      -       -    x                     -
 //
 // 1 scontrol update state=down   2 no jobs: the worker only   3 the cable is pulled (Ssh: the power
 // of another host too)   4 startd and all it had started are killed   5 a lifetime: HTCondor has no
 // walltime   6 no accounts there   7 an unknown host   8 namespace, quantity, field
 #include <signal.h>
+
+#include <cstdlib>
 
 #include "tests/parallel/cluster/beds.h"
 #include "tutti/core/text.h"
@@ -202,6 +207,57 @@ TYPED_TEST(Faults, FourDriversOfBothKindsAtOnce) {
     EXPECT_EQ(this->wait_for_results(outs[d]), expected);
     this->expect_nothing_runs({outs[d], d % 2 == 1, {}});
   }
+}
+
+TYPED_TEST(Faults, QueriesThatHangCostNothingButNewWorkers) {
+  if (this->query_commands().empty()) GTEST_SKIP() << "there is no command to hang";
+  const auto shims = this->folder_.path() / "shims";
+  const std::string path = std::getenv("PATH");
+  for (const std::string& name : this->query_commands())
+    write_file_atomic(shims / name,
+                      "#!/bin/sh\n[ ! -e " + (shims / "hang").string() + " ] || { touch " +
+                          (shims / "hangs").string() + "; exec sleep 1000; }\nexec " +
+                          this->sh("command -v " + name) + " \"$@\"\n",
+                      0755);
+  ::setenv("PATH", (shims.string() + ":" + path).c_str(), 1);
+  const std::string expected = this->local_results(300, kSlow);
+  auto run = this->start(this->block(3), 300, false);
+  write_file_atomic(shims / "hang", "");
+  EXPECT_TRUE(this->eventually([&] { return std::filesystem::exists(shims / "hangs"); }));
+  const auto ended = run.driver.wait_for(std::chrono::seconds(50));
+  std::filesystem::remove(shims / "hang");
+  ::setenv("PATH", path.c_str(), 1);
+  ASSERT_TRUE(ended) << "the driver waits for its scheduler" << this->story(run);
+  EXPECT_EQ(this->finish(run), expected);
+  EXPECT_EQ(this->story(run).find("no word from the driver"), std::string::npos);
+  this->expect_nothing_runs(run);
+}
+
+// Workers of the first life are refused, cancelled, or leave; the second one has its own.
+TYPED_TEST(Faults, TheNextDriverDoesNotWaitForTheOrphansOfAKilledOne) {
+  const std::string expected = this->local_results(300, kSlow);
+  auto run = this->start(this->block(3), 300, false);
+  for (const pid_t pid : this->processes_with({" map ", "--output_dir " + run.out.string()}))
+    ::kill(pid, SIGKILL);
+  run.driver.wait();
+  const auto next = this->map(this->block(2), run.out, 300, kSlow, false);
+  EXPECT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_EQ(read_file(run.out / "results.jsonl"), expected);
+  this->expect_nothing_runs(run);
+}
+
+TYPED_TEST(Faults, BrokenNodesAreNoReasonToGiveUp) {
+  const std::string broken = (this->folder_.path() / "broken").string();
+  const std::string block = this->prologue_block(
+      4, "for i in 1 2 3; do mkdir " + broken + "-$i 2>/dev/null && exit 7; done; true");
+  if (block.empty()) GTEST_SKIP() << "jobs have no prologue here";
+  const std::string expected = this->local_results(100, kSlow);
+  const auto out = this->folder_.path() / "out";
+  const auto run = this->map(block, out, 100, kSlow, false);
+  EXPECT_EQ(run.exit_code, 0) << run.err << this->worker_logs(out);
+  EXPECT_TRUE(std::filesystem::exists(broken + "-3")) << "nothing was broken";
+  EXPECT_EQ(read_file(out / "results.jsonl"), expected);
+  this->expect_nothing_runs({out, false, {}});
 }
 
 }  // namespace

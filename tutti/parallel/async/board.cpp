@@ -19,6 +19,7 @@ namespace tutti::parallel {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr std::string_view kDoneHint = "done";
 constexpr const char* kKindNames[] = {"claim", "released", "done"};
 
 // A name beside `path` that no other thread, process or host uses.
@@ -106,6 +107,8 @@ void ClaimBoard::refresh() {
     const char* end = name.data() + name.size();
     const auto first = std::from_chars(name.data(), end, chain);
     if (first.ec != std::errc() || first.ptr == end || *first.ptr != '.') continue;
+    if (chain < done_.size() && std::string_view(first.ptr + 1, end) == kDoneHint)
+      done_[chain] = true;
     if (std::from_chars(first.ptr + 1, end, epoch).ec != std::errc()) continue;
     if (chain < lengths_.size()) lengths_[chain] = std::max(lengths_[chain], epoch + 1);
   }
@@ -134,6 +137,13 @@ bool ClaimBoard::is_superseded(std::size_t chain, std::size_t epoch) const {
 bool ClaimBoard::append(std::size_t chain, std::size_t epoch, const ClaimEntry& entry) {
   const bool made = create_exclusively(entry_path(chain, epoch), entry.to_text());
   lengths_[chain] = std::max(lengths_[chain], epoch + 1);
+  if (made && entry.kind == ClaimEntry::Kind::kDone) {
+    // A hint, no more: without it one file has to be read. With it, who is done is known from the
+    // listing, however many pieces and workers there are.
+    const fs::path hint = folder_ / fmt::format("{}.{}", chain, kDoneHint);
+    const UniqueFd fd(::open(hint.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    done_[chain] = true;
+  }
   return made;
 }
 

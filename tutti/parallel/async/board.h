@@ -11,7 +11,8 @@
 //
 // That is the fence: whatever a worker writes after it lost its claim lies behind the cut and is
 // dropped by every reader, and its own "done" cannot be added any more. The last chain is the
-// merging of the results, which is claimed like a piece once all pieces are done.
+// merging of the results, which is claimed like a piece once all pieces are done. Beside a "done"
+// lies an empty file PIECE.done, so that one listing of the folder tells what is finished.
 //
 // Not thread-safe. Internal to the room.
 #pragma once

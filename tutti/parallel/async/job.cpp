@@ -204,10 +204,11 @@ std::string WorkerNote::to_text() const {
   return to_json_line(json) + "\n";
 }
 
-bool WorkerNote::seems_alive(double stale_s) const {
-  if (left) return false;
-  if (const auto known = process.alive()) return *known;
-  return Clock::system().unix_seconds() - unix_seconds < stale_s + 10;  // clocks differ a little
+BeatWatch::Sign WorkerNote::sign_of_life(BeatWatch& watch) const {
+  if (left) return BeatWatch::Sign::kDead;
+  if (const auto known = process.alive())
+    return *known ? BeatWatch::Sign::kAlive : BeatWatch::Sign::kDead;
+  return watch.look(name, beat);
 }
 
 bool WorkerNote::comes_back() const {

@@ -20,6 +20,7 @@
 #include "tutti/parallel/async/board.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/client.h"
+#include "tutti/parallel/folder/beat_watch.h"
 #include "tutti/parallel/wire/job_spec.h"
 #include "tutti/parallel/wire/process_identity.h"
 
@@ -89,8 +90,9 @@ struct WorkerNote {
   std::string error;  // why the env could not be built
 
   std::string to_text() const;
-  // At one look: exact for processes of this machine, by the clock for others.
-  bool seems_alive(double stale_s) const;
+  // Exact for processes of this machine; of others by the change of their beat since earlier looks
+  // (at the first look they count as alive).
+  BeatWatch::Sign sign_of_life(BeatWatch& watch) const;
   // The process has died and its supervisor, on this machine, is about to start another.
   bool comes_back() const;
 };

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -154,15 +155,25 @@ class AsyncLink {
       case Claims::Merge::kNotYet:
         return;
       case Claims::Merge::kOurs:
-        note_.phase = "merging";
-        beat();
-        write_async_results(options_.run_folder, job_);
+        merge();
         claims_->merged();
         [[fallthrough]];
       case Claims::Merge::kDone:
         over_ = true;
         leave("the run is over", false);
     }
+  }
+
+  // Others take the merge over when our heart stops, so it beats on; a finisher may take long.
+  void merge() {
+    note_.phase = "merging";
+    beat();
+    auto merging =
+        std::async(std::launch::async, [this] { write_async_results(options_.run_folder, job_); });
+    while (merging.wait_for(std::chrono::duration<double>(job_.beat_s)) !=
+           std::future_status::ready)
+      beat();
+    merging.get();
   }
 
   void watch_running_item() {

@@ -20,6 +20,8 @@ namespace tutti::parallel {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr double kWatch =
+    40;  // a worker of another host whose beat stands still for so long is dead
 constexpr double kStartGraceSeconds = 15;  // from submission to the first heartbeat, locally
 
 bool is_local(const ParallelSettings& settings) {
@@ -162,17 +164,22 @@ std::vector<std::pair<std::string, std::uint64_t>> signs_of_life(const fs::path&
   return signs;
 }
 
-AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
-                             bool ask_scheduler) {
+AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job, bool ask_scheduler,
+                             BeatWatch& watch) {
   const fs::path folder = async_folder(output_folder);
   AsyncState state;
-  state.all_pieces_done = pieces_done(folder, job);
   bool any_note = false;
+  bool any_seen_alive = false;
   for (WorkerNote& note : read_worker_notes(folder)) {
     any_note = true;
     state.coming_back = state.coming_back || note.comes_back();
-    if (note.seems_alive(job.stale_s)) state.workers.push_back(std::move(note));
+    const auto sign = note.sign_of_life(watch);
+    any_seen_alive = any_seen_alive || sign == BeatWatch::Sign::kAlive;
+    if (sign != BeatWatch::Sign::kDead) state.workers.push_back(std::move(note));
   }
+  state.sure = any_seen_alive || state.workers.empty();
+  // Thousands of claims are read only when the answer matters.
+  if (state.workers.empty() && !state.coming_back) state.all_pieces_done = pieces_done(folder, job);
   const std::string written = read_manifest(output_folder).value("state", "");
   const auto stop = stop_requested(folder);
   if (stop) {
@@ -211,16 +218,19 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
 
 }  // namespace
 
-std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler) {
+std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler,
+                                      BeatWatch* watch) {
   const fs::path folder = async_folder(output_folder);
   std::error_code ignored;  // absent: an ordinary answer
   if (!fs::exists(folder / "job.json", ignored)) return std::nullopt;
   const AsyncJob job = AsyncJob::read(folder);
   // A scheduler may take seconds to answer, and short jobs come and go meanwhile: nobody is dead
   // while something changes.
+  BeatWatch first_look(kWatch);
   for (int look = 0;; ++look) {
     const auto before = signs_of_life(output_folder);
-    AsyncState state = state_at_one_look(output_folder, job, ask_scheduler);
+    AsyncState state = state_at_one_look(output_folder, job, ask_scheduler,
+                                         watch != nullptr ? *watch : first_look);
     if (state.state != "died" || look == 9 || signs_of_life(output_folder) == before) return state;
   }
 }
@@ -275,8 +285,9 @@ void cancel_async(const fs::path& output_folder, bool now) {
       if (now || status.phase != JobPhase::kRunning) waiting.push_back(status.job_id);
     if (!waiting.empty()) backend->cancel(waiting);
   }
+  BeatWatch watch(kWatch);
   for (;;) {
-    const auto state = async_state(output_folder, false);
+    const auto state = async_state(output_folder, false, &watch);
     if (!state || (state->workers.empty() && !state->coming_back)) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -284,13 +295,15 @@ void cancel_async(const fs::path& output_folder, bool now) {
 }
 
 void refuse_if_async_alive(const fs::path& output_folder) {
-  auto state = async_state(output_folder, true);
-  // The workers of a run that is over are on their way out.
+  BeatWatch watch(kWatch);
+  auto state = async_state(output_folder, true, &watch);
+  // The workers of a run that is over are on their way out; those of other hosts must be watched.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (state && state->state == "done" && !state->workers.empty() &&
-         std::chrono::steady_clock::now() < deadline) {
+  while (
+      state && !state->workers.empty() &&
+      (!state->sure || (state->state == "done" && std::chrono::steady_clock::now() < deadline))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    state = async_state(output_folder, false);
+    state = async_state(output_folder, state->sure, &watch);
   }
   if (!state) return;
   const std::string fix = "wait for it (tutti wait), stop it (tutti cancel), or use another folder";

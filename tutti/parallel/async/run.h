@@ -43,11 +43,13 @@ struct AsyncState {
   std::vector<WorkerNote> workers;  // those alive
   bool coming_back = false;         // a worker has died and is being started again
   std::vector<JobStatus> jobs;      // those the scheduler knows and that are not over
-  bool all_pieces_done = false;
+  bool all_pieces_done = false;     // looked at only when nobody works any more
+  bool sure = true;  // false: those alive are of other hosts, and only one look was had at them
 };
 // Empty when the folder has no asynchronous run. `ask_scheduler`: only when no worker is alive.
+// `watch` remembers earlier looks, for workers of other hosts; null: this is the only one.
 std::optional<AsyncState> async_state(const std::filesystem::path& output_folder,
-                                      bool ask_scheduler);
+                                      bool ask_scheduler, BeatWatch* watch = nullptr);
 
 // Writes the results of a run whose pieces are all done and whose workers are all gone (the last
 // one was killed at the wrong moment). False: there is something left to do.

@@ -21,6 +21,13 @@ constexpr int kMostFailedStarts = 3;
 std::atomic<bool> supervisor_got_term{false};  // a handler can only reach globals
 void on_supervisor_term(int) { supervisor_got_term = true; }
 
+// Somebody has built its env: then this node is at fault, not the run.
+bool others_work(const std::filesystem::path& folder, const std::string& own) {
+  for (const WorkerNote& note : read_worker_notes(folder))
+    if (note.name != own && note.phase != "building" && note.error.empty()) return true;
+  return false;
+}
+
 }  // namespace
 
 int supervise_async(const std::vector<std::string>& command, const WorkerOptions& options) {
@@ -52,6 +59,10 @@ int supervise_async(const std::vector<std::string>& command, const WorkerOptions
     log::warning("worker {} ended ({}){}{}", name, ended->describe(), error.empty() ? "" : ": ",
                  error);
     if (failed_starts >= kMostFailedStarts) {
+      if (others_work(folder, name)) {
+        log::error("no worker comes up on this node; the run goes on with the others");
+        return ended->exit_code == 0 ? static_cast<int>(ExitCode::kItemsFailed) : ended->exit_code;
+      }
       request_stop(
           folder,
           {.exit_code = ended->exit_code == 0 || ended->signal != 0

@@ -2,8 +2,8 @@
 // under backends/.
 //
 // A backend turns "n workers, please" into jobs and reports what became of them; it knows nothing
-// about items, leases or results. The client calls it from one thread only, so implementations need
-// no locks. Text in, text out: scripts and command lines are pure functions of the options
+// about items, leases or results. The client calls it from one thread only, which may wait for it
+// as long as it takes (run/backend_thread.h), so implementations need no locks and no hurry. Text in, text out: scripts and command lines are pure functions of the options
 // (`scripts()`), and every scheduler command goes through a CommandRunner, so that a scheduler that
 // lags or lies can be played in tests.
 #pragma once
@@ -17,22 +17,23 @@
 #include "tutti/config/node.h"
 #include "tutti/config/problem.h"
 #include "tutti/config/schema.h"
+#include "tutti/core/error.h"
 #include "tutti/core/subprocess.h"
 
 namespace tutti::parallel {
 
 // What a worker process must be told, the same for every backend. A backend appends
 // {"--id", "<worker id>"} to the command, one process per id, and sends its output to
-// run_folder/logs/worker-<id>.log. The worker also reads from its environment (all optional):
-// TUTTI_WORKER_MEMORY_LIMIT (bytes), TUTTI_WORKER_DEATH_TIMEOUT (seconds without a word from the
-// driver before it leaves), TUTTI_WORKER_NICE, TUTTI_WORKER_CPUS ("0,2,4"), TUTTI_WORKER_DRAIN_AT
-// (unix seconds: finish the running item and leave, because the job's walltime is near).
+// run_folder/logs/worker-<id>.log. wire/worker_env.h has what the worker's environment may say.
 struct WorkerLaunch {
   std::vector<std::string> command;        // {"/path/tutti", "worker", "--run", RUN_FOLDER}
   std::filesystem::path run_folder;        // shared with the workers: keys (0600), logs, scripts
   std::map<std::string, std::string> env;  // nothing secret
   bool outlives_driver = false;            // async: workers stay when the driver goes
   int first_worker_id = 0;  // of the first submission (and so the names of its files)
+  // Of the driver: names what it submits, so that it can be found again, and tells the workers of
+  // two drivers in one folder apart. Empty: none.
+  std::string life;
 };
 
 enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };
@@ -45,6 +46,7 @@ struct JobStatus {
   std::filesystem::path log;    // where its output goes; may not exist yet
   std::vector<int> worker_ids;  // the workers this job holds, numbered from 0 over the run
   bool preempted = false;       // ended by the scheduler's will (preemption, walltime): no strike
+  std::string node;             // where it runs or ran, where the scheduler says so
 };
 
 // What `tutti parallel script` prints.
@@ -53,17 +55,32 @@ struct ScriptPreview {
   std::string submit_command;
 };
 
+// A submission may have been accepted or not: nobody answered. The same call may succeed later, and
+// then does not submit a second time what the scheduler had taken.
+class SchedulerUnreachable : public SchedulerError {
+ public:
+  using SchedulerError::SchedulerError;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   // Asks for `n` more workers; returns the jobs that hold them. Throws SchedulerError with the
-  // command and the scheduler's words when a submission is refused.
+  // command and the scheduler's words when a submission is refused, SchedulerUnreachable when
+  // nobody answers.
   virtual std::vector<JobStatus> submit(int n) = 0;
   // The state of every job of ours that has not been reported as over before. Cheap enough to call
   // every second; backends cache where their scheduler must be spared.
   virtual std::vector<JobStatus> poll() = 0;
-  // Ends the given jobs, or all of them when empty. Never throws: it runs on every way out.
-  virtual void cancel(const std::vector<std::string>& job_ids = {}) noexcept = 0;
+  // Ends the given jobs, or all of them when empty. Never throws: it runs on every way out. False:
+  // some may be left (the log names them).
+  virtual bool cancel(const std::vector<std::string>& job_ids = {}) noexcept = 0;
+  // Nodes that later submissions should leave out. Backends that cannot choose ignore it.
+  virtual void avoid(const std::vector<std::string>& /*nodes*/) {}
+  // Ends what a driver that was killed has left: `job_ids` it had noted, and whatever else of its
+  // life the scheduler knows.
+  virtual void cancel_left_over(const std::string& /*life*/,
+                                const std::vector<std::string>& /*job_ids*/) {}
   // Takes jobs of an earlier driver over, so that poll and cancel know them too. Backends whose
   // workers nobody else can find (this machine, ssh) ignore it: there the heartbeats tell.
   virtual void adopt(const std::vector<JobStatus>& /*jobs*/) {}

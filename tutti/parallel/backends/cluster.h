@@ -10,22 +10,9 @@
 #include <vector>
 
 #include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/wire/worker_env.h"
 
 namespace tutti::parallel {
-
-// What a worker started by a cluster backend finds in its environment, beside WorkerLaunch::env.
-// Nothing secret travels this way: job scripts are world-readable on many clusters.
-namespace worker_env {
-inline constexpr char kJobId[] = "TUTTI_JOB_ID";  // the scheduler's own job id
-inline constexpr char kDrainAt[] =
-    "TUTTI_WORKER_DRAIN_AT";  // unix seconds: take no new item after this
-inline constexpr char kThreads[] = "TUTTI_WORKER_THREADS";           // cores / processes
-inline constexpr char kMemoryLimit[] = "TUTTI_WORKER_MEMORY_LIMIT";  // bytes, memory / processes
-inline constexpr char kDeathTimeout[] =
-    "TUTTI_WORKER_DEATH_TIMEOUT";  // seconds without a driver before leaving
-inline constexpr char kInterface[] =
-    "TUTTI_WORKER_INTERFACE";  // network interface to reach the driver by
-}  // namespace worker_env
 
 // slurm, pbs, sge, lsf, htcondor, moab, oar, ssh, kube.
 const std::vector<std::string>& cluster_envs();

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,8 +22,10 @@ using namespace std::chrono_literals;
 
 // Refusals that pass by themselves: a busy controller, not a wrong request.
 bool is_transient(const CommandResult& result) {
-  if (result.timed_out) return true;
   static const char* const kWords[] = {"temporarily unavailable",
+                                       "slurm_persist_conn",
+                                       "Unable to establish",
+                                       "TLS handshake timeout",
                                        "Socket timed out",
                                        "Unable to contact",
                                        "Connection refused",
@@ -52,8 +55,13 @@ bool is_about_arrays(const CommandResult& result) {
 // A scheduler may lag behind its own submit command: a job it does not show is lost only after
 // this.
 constexpr Seconds kLag{10.0};
-constexpr Seconds kLongestPause{30.0};  // for a scheduler that is slow to answer
-constexpr Seconds kCalmPause{4.0};      // when nothing changes
+// Unknown is not dead: a scheduler that comes back from a restart may know nothing for a while.
+constexpr Seconds kVanished{60.0};
+constexpr int kLooksToVanish = 3;
+constexpr Seconds kUnsure{300.0};         // where a submission cannot be looked for by its script
+constexpr std::size_t kQueryBatch = 500;  // ids in one command
+constexpr Seconds kLongestPause{30.0};    // for a scheduler that is slow to answer
+constexpr Seconds kCalmPause{4.0};        // when nothing changes
 constexpr std::size_t kCancelBatch = 200;
 
 }  // namespace
@@ -118,8 +126,9 @@ std::vector<Submission> JobQueueBackend::plan(int n) const {
     submission.num_jobs = std::min(jobs_left, most);
     submission.first_worker_id = first;
     submission.folder = launch_.run_folder / "scripts";
-    submission.stem = fmt::format("job-{}", i);
+    submission.stem = stem(i);
     submission.log_folder = launch_.run_folder / "logs";
+    submission.avoid = avoid_;
     first += submission.num_jobs * options_.processes;
     jobs_left -= submission.num_jobs;
     out.push_back(std::move(submission));
@@ -127,11 +136,17 @@ std::vector<Submission> JobQueueBackend::plan(int n) const {
   return out;
 }
 
+std::string JobQueueBackend::stem(int number) const {
+  return launch_.life.empty() ? fmt::format("job-{}", number)
+                              : fmt::format("job-{}-{}", launch_.life, number);
+}
+
 CommandResult JobQueueBackend::run_submit(const Command& command) {
   CommandResult result;
   for (const auto pause : {500ms, 2000ms, 0ms}) {
     result = runner_.run(command);
-    if (result.ok() || !is_transient(result) || pause == 0ms) return result;
+    // Out of time is no refusal: it may have been accepted, and must not be repeated blindly.
+    if (result.ok() || result.timed_out || !is_transient(result) || pause == 0ms) return result;
     log::warning("{}; trying again", result.describe());
     std::this_thread::sleep_for(pause);
   }
@@ -147,43 +162,94 @@ std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission)
   write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0700);
   ++next_submission_;
   const CommandResult result = run_submit(text.submit);
-  if (!result.ok() && submission.num_jobs > 1 && is_about_arrays(result)) {
+  if (!result.ok() && !result.timed_out && submission.num_jobs > 1 && is_about_arrays(result)) {
     log::warning("{}; submitting jobs one by one", result.describe());
     arrays_refused_ = true;
     return submit(submission.num_jobs * options_.processes);
   }
-  const std::string script_hint = fmt::format(
-      "the script is {}", (submission.folder / (submission.stem + text.script_suffix)).string());
-  if (!result.ok()) {
+  const std::string script = (submission.folder / (submission.stem + text.script_suffix)).string();
+  const std::string script_hint = fmt::format("the script is {}", script);
+  if (!result.ok() && !result.timed_out) {
     if (result.exit_code == 127)
       throw SchedulerError(
           result.describe(),
           fmt::format("run on a host with the {} commands, or use another parallel.env",
                       scheduler_name(dialect_->kind())));
+    if (is_transient(result)) throw SchedulerUnreachable(result.describe(), script_hint);
     throw SchedulerError(result.describe(), script_hint);
   }
-  const auto ids = dialect_->parse_submit(result, submission.num_jobs);
-  if (ids.empty())
-    throw SchedulerError(fmt::format("`{}` succeeded but its answer has no job id: '{}'",
-                                     result.command, trim(result.out)),
-                         "look for the job in the queue and cancel it by hand; " + script_hint);
+  if (result.ok()) {
+    const auto ids = dialect_->parse_submit(result, submission.num_jobs);
+    if (!ids.empty()) return take_in(submission, ids);
+  }
+  unsure_.push_back({submission, script, clock_.steady()});
+  next_worker_id_ += submission.num_jobs * options_.processes;  // theirs, should they turn up
+  if (auto found = settle_unsure(); !found.empty()) return found;
+  if (result.timed_out) throw SchedulerUnreachable(result.describe(), script_hint);
+  throw SchedulerError(fmt::format("`{}` succeeded but its answer has no job id: '{}'",
+                                   result.command, trim(result.out)),
+                       "look for the job in the queue and cancel it by hand; " + script_hint);
+}
+
+std::vector<JobStatus> JobQueueBackend::take_in(const Submission& submission,
+                                                const std::vector<std::string>& ids) {
   std::vector<JobStatus> out;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
+  int worker = submission.first_worker_id;
+  for (const std::string& id : ids) {
     JobStatus status;
-    status.job_id = ids[i];
+    status.job_id = id;
     status.reason = "submitted";
-    const auto job_log = dialect_->log_path(options_, submission, ids[i]);
+    const auto job_log = dialect_->log_path(options_, submission, id);
     status.log = job_log;
-    for (int k = 0; k < options_.processes; ++k) status.worker_ids.push_back(next_worker_id_++);
+    for (int k = 0; k < options_.processes; ++k) status.worker_ids.push_back(worker++);
     jobs_.push_back({.status = status, .job_log = job_log, .submitted = clock_.steady()});
     out.push_back(std::move(status));
   }
+  next_worker_id_ = std::max(next_worker_id_, worker);
   query_pause_ = Seconds(1.0);
   return out;
 }
 
+// Looks for submissions that had no answer: those the scheduler has are taken in, those it does not
+// have after a while are forgotten.
+std::vector<JobStatus> JobQueueBackend::settle_unsure() {
+  std::vector<JobStatus> found;
+  if (unsure_.empty()) return found;
+  const auto now = clock_.steady();
+  try {
+    const auto known = dialect_->find(runner_);
+    for (Unsure& unsure : unsure_) {
+      std::vector<std::string> ids;
+      for (const FoundJob& job : known.value_or(std::vector<FoundJob>{}))
+        if (job.script == unsure.script) ids.push_back(job.id);
+      if (known) ++unsure.answers_without_it;
+      if (static_cast<int>(ids.size()) != unsure.submission.num_jobs) continue;
+      std::sort(ids.begin(), ids.end(), [](const std::string& a, const std::string& b) {
+        return std::pair(a.size(), a) < std::pair(b.size(), b);  // 7_2 before 7_10
+      });
+      log::info("{}: found as job {} in the queue", unsure.script, ids.front());
+      auto jobs = take_in(unsure.submission, ids);
+      std::move(jobs.begin(), jobs.end(), std::back_inserter(found));
+      unsure.submission.num_jobs = 0;
+    }
+  } catch (const SchedulerError& error) {
+    log::warning("cannot look for a submission without an answer: {}", error.what());
+  }
+  std::erase_if(unsure_, [&](const Unsure& unsure) {
+    return unsure.submission.num_jobs == 0 || now - unsure.since > kUnsure ||
+           (unsure.answers_without_it >= 2 && now - unsure.since > kLag);
+  });
+  return found;
+}
+
 std::vector<JobStatus> JobQueueBackend::submit(int n) {
   if (n <= 0) return {};
+  std::vector<JobStatus> out = settle_unsure();
+  if (!unsure_.empty())
+    throw SchedulerUnreachable("an earlier submission has had no answer yet: " +
+                               unsure_.front().script);
+  n -= static_cast<int>(out.size()) * options_.processes;
+  if (n <= 0) return out;
   if (options_.check_hosts && !std::exchange(hosts_checked_, true))
     if (const std::string why = dialect_->impossible(options_, runner_); !why.empty())
       throw SchedulerError(why, "ask for less; check_hosts: false waits for hosts that come later");
@@ -191,13 +257,14 @@ std::vector<JobStatus> JobQueueBackend::submit(int n) {
   make_own_folder(launch_.run_folder / "logs");
   if (options_.log_directory && options_.log_directory->find('$') == std::string::npos)
     make_folders(*options_.log_directory);
-  std::vector<JobStatus> out;
+  const int num_found = static_cast<int>(out.size());
   for (const Submission& submission : plan(n)) {
     auto jobs = submit_one(submission);
     const bool resubmitted_all = arrays_refused_ && submission.num_jobs > 1;
     std::move(jobs.begin(), jobs.end(), std::back_inserter(out));
-    if (resubmitted_all && static_cast<int>(out.size()) * options_.processes < n) {
-      auto rest = submit(n - static_cast<int>(out.size()) * options_.processes);
+    const int have = (static_cast<int>(out.size()) - num_found) * options_.processes;
+    if (resubmitted_all && have < n) {
+      auto rest = submit(n - have);
       std::move(rest.begin(), rest.end(), std::back_inserter(out));
     }
     if (resubmitted_all) break;
@@ -212,14 +279,15 @@ bool JobQueueBackend::due() const {
 void JobQueueBackend::apply(Job& job, const std::map<std::string, QueueState>& states) {
   // The worker's own log says most; a job that died before its worker left words in the job's log
   // only.
-  const auto worker_log =
-      launch_.run_folder / "logs" / fmt::format("worker-{}.log", job.status.worker_ids.front());
+  const int worker = job.status.worker_ids.empty() ? -1 : job.status.worker_ids.front();
+  const auto worker_log = launch_.run_folder / "logs" / fmt::format("worker-{}.log", worker);
   std::error_code none;
   job.status.log = std::filesystem::exists(worker_log, none) ? worker_log : job.job_log;
   const auto found = states.find(job.status.job_id);
   if (found == states.end()) {
-    // Twice missing and old enough: gone without a trace.
-    if (++job.times_missing >= 2 && clock_.steady() - job.submitted > kLag) {
+    if (++job.times_missing == 1) job.missing_since = clock_.steady();
+    if (job.times_missing >= kLooksToVanish && clock_.steady() - job.missing_since >= kVanished &&
+        clock_.steady() - job.submitted > kLag) {
       job.over = true;
       job.status.phase = JobPhase::kVanished;
       job.status.reason = "no longer known to the scheduler";
@@ -230,7 +298,26 @@ void JobQueueBackend::apply(Job& job, const std::map<std::string, QueueState>& s
   job.status.phase = found->second.phase;
   job.status.reason = found->second.reason;
   job.status.preempted = found->second.preempted || job.cancelled_by_us;
+  if (!found->second.node.empty()) job.status.node = found->second.node;
   job.over = found->second.phase == JobPhase::kEnded || found->second.phase == JobPhase::kFailed;
+}
+
+void JobQueueBackend::ask_for_states(const std::vector<std::string>& ids) {
+  std::map<std::string, QueueState> states;
+  for (std::size_t at = 0; at < ids.size(); at += kQueryBatch) {
+    const auto first = ids.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto last =
+        ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), at + kQueryBatch));
+    states.merge(dialect_->query({first, last}, runner_));
+  }
+  std::vector<std::string> stuck;
+  for (Job& job : jobs_) {
+    if (job.over) continue;
+    apply(job, states);
+    const auto state = states.find(job.status.job_id);
+    if (state != states.end() && state->second.must_remove) stuck.push_back(job.status.job_id);
+  }
+  if (!stuck.empty()) runner_.run(dialect_->cancel_command(options_, stuck));
 }
 
 std::vector<JobStatus> JobQueueBackend::poll() {
@@ -238,21 +325,13 @@ std::vector<JobStatus> JobQueueBackend::poll() {
   for (const Job& job : jobs_)
     if (!job.over) ids.push_back(job.status.job_id);
   std::vector<JobStatus> out;
-  if (ids.empty()) return out;
-  const bool ask = due();
-  if (ask) {
+  if (ids.empty() && unsure_.empty()) return out;
+  if (due()) {
     const auto before = clock_.steady();
+    settle_unsure();
     try {
-      const auto states = dialect_->query(ids, runner_);
+      if (!ids.empty()) ask_for_states(ids);
       failed_queries_ = 0;
-      std::vector<std::string> stuck;
-      for (Job& job : jobs_) {
-        if (job.over) continue;
-        apply(job, states);
-        const auto state = states.find(job.status.job_id);
-        if (state != states.end() && state->second.must_remove) stuck.push_back(job.status.job_id);
-      }
-      if (!stuck.empty()) runner_.run(dialect_->cancel_command(options_, stuck));
     } catch (const SchedulerError& error) {
       // A scheduler that cannot be asked says nothing about our jobs: keep what we knew.
       if (++failed_queries_ == 1 || failed_queries_ % 20 == 0)
@@ -268,30 +347,41 @@ std::vector<JobStatus> JobQueueBackend::poll() {
                     [](const Job& j) { return !j.over && j.status.phase == JobPhase::kPending; }))
       query_pause_ = std::min(query_pause_, std::max(Seconds(2.0), cost * 20.0));
   }
-  for (const Job& job : jobs_)
-    if (std::find(ids.begin(), ids.end(), job.status.job_id) != ids.end())
-      out.push_back(job.status);
-  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }),
-              jobs_.end());
+  for (const Job& job : jobs_) out.push_back(job.status);
+  std::erase_if(jobs_, [](const Job& job) { return job.over; });
   return out;
 }
 
-void JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept try {
+bool JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept try {
+  if (job_ids.empty()) settle_unsure();  // nothing stays in the queue because it had no answer
+  const std::set<std::string> wanted(job_ids.begin(), job_ids.end());
   std::vector<std::string> ids;
   for (Job& job : jobs_) {
-    const bool wanted = job_ids.empty() || std::find(job_ids.begin(), job_ids.end(),
-                                                     job.status.job_id) != job_ids.end();
-    if (job.over || !wanted) continue;
+    if (job.over || (!wanted.empty() && !wanted.contains(job.status.job_id))) continue;
     job.cancelled_by_us = true;
     ids.push_back(job.status.job_id);
   }
+  query_pause_ = Seconds(1.0);
+  const bool all_gone = cancel_ids(ids);
+  if (job_ids.empty())
+    for (const Unsure& unsure : unsure_)
+      log::warning("{} may still be in the queue: its submission has had no answer", unsure.script);
+  return all_gone && (unsure_.empty() || !job_ids.empty());
+} catch (const std::exception& error) {
+  log::warning("cannot cancel jobs: {}", error.what());
+  return false;
+}
+
+bool JobQueueBackend::cancel_ids(const std::vector<std::string>& ids) {
+  bool all_gone = true;
   for (std::size_t at = 0; at < ids.size(); at += kCancelBatch) {
     const std::vector<std::string> batch(
         ids.begin() + static_cast<std::ptrdiff_t>(at),
         ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), at + kCancelBatch)));
     const Command command = dialect_->cancel_command(options_, batch);
     CommandResult result;
-    for (int attempt = 0; attempt < 2 && !result.ok(); ++attempt) result = runner_.run(command);
+    for (int attempt = 0; attempt < 2 && !result.ok() && !result.timed_out; ++attempt)
+      result = runner_.run(command);
     if (result.ok()) continue;
     // Schedulers also fail when a job had ended already; only jobs still alive are a leak.
     std::vector<std::string> alive;
@@ -302,21 +392,50 @@ void JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
     } catch (const Error&) {
       alive = batch;  // nobody to ask: name them all
     }
-    if (!alive.empty())
-      log::warning("jobs may still be in the queue: {} ({})", join(alive, " "), result.describe());
+    if (alive.empty()) continue;
+    all_gone = false;
+    log::warning("jobs may still be in the queue: {} ({})", join(alive, " "), result.describe());
   }
-  query_pause_ = Seconds(1.0);
-} catch (const std::exception& error) {
-  log::warning("cannot cancel jobs: {}", error.what());
+  return all_gone;
+}
+
+void JobQueueBackend::cancel_left_over(const std::string& life,
+                                       const std::vector<std::string>& job_ids) {
+  std::set<std::string> ids;
+  try {
+    const std::string prefix =
+        (launch_.run_folder / "scripts" / fmt::format("job-{}-", life)).string();
+    const auto known = dialect_->find(runner_);
+    const std::set<std::string> noted(job_ids.begin(), job_ids.end());
+    for (const FoundJob& job : known.value_or(std::vector<FoundJob>{}))
+      if (job.script.starts_with(prefix) || noted.contains(job.id)) ids.insert(job.id);
+    // What was noted and has ended needs no command.
+    for (std::size_t at = 0; !known && at < job_ids.size(); at += kQueryBatch) {
+      const auto first = job_ids.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto last =
+          job_ids.begin() + static_cast<std::ptrdiff_t>(std::min(job_ids.size(), at + kQueryBatch));
+      for (const auto& [id, state] : dialect_->query({first, last}, runner_))
+        if (state.phase == JobPhase::kPending || state.phase == JobPhase::kRunning) ids.insert(id);
+    }
+  } catch (const SchedulerError& error) {
+    log::warning("cannot look for jobs of an earlier driver: {}", error.what());
+    ids.insert(job_ids.begin(), job_ids.end());
+  }
+  if (ids.empty()) return;
+  log::warning("an earlier driver of this folder has left {} job{} in the queue; cancelling",
+               ids.size(), ids.size() == 1 ? "" : "s");
+  cancel_ids({ids.begin(), ids.end()});
 }
 
 void JobQueueBackend::adopt(const std::vector<JobStatus>& jobs) {
   // Submitted long ago: one that the scheduler does not know at the first look is gone.
+  const auto long_ago = clock_.steady() - std::chrono::hours(1);
   for (const JobStatus& status : jobs)
     jobs_.push_back({.status = status,
                      .job_log = status.log,
-                     .submitted = clock_.steady() - std::chrono::hours(1),
-                     .times_missing = 1});
+                     .submitted = long_ago,
+                     .times_missing = kLooksToVanish - 1,
+                     .missing_since = long_ago});
 }
 
 std::vector<ScriptPreview> JobQueueBackend::scripts(int n) const {

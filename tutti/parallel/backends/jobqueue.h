@@ -27,8 +27,9 @@ struct Submission {
   int num_jobs = 1;              // > 1: an array
   int first_worker_id = 0;       // of array index 0; index i has first_worker_id + i * processes
   std::filesystem::path folder;  // where its files are written: RUN/scripts
-  std::string stem;              // "job-0": files are FOLDER/STEM.sh ...
+  std::string stem;              // "job-5f01c2aa-0": files are FOLDER/STEM.sh ...
   std::filesystem::path log_folder;
+  std::vector<std::string> avoid;  // nodes that should get none of it
 };
 
 // The files of a submission and the command that hands it in.
@@ -47,6 +48,13 @@ struct QueueState {
   std::string reason;
   bool preempted = false;
   bool must_remove = false;  // failed for good but still in the queue (held, Eqw): cancel it
+  std::string node;          // where it runs or ran, where the scheduler says so
+};
+
+// A job of ours that the scheduler knows, and the script it was made of.
+struct FoundJob {
+  std::string id;
+  std::string script;
 };
 
 class Dialect {
@@ -60,7 +68,14 @@ class Dialect {
   // The ids of the jobs, one per array index; empty when the answer is not understood.
   virtual std::vector<std::string> parse_submit(const CommandResult& result,
                                                 int num_jobs) const = 0;
-  // States of those of `ids` the scheduler knows. Throws SchedulerError when it cannot be asked.
+  // Every job of this user that the scheduler knows, with its script: how a submission without an
+  // answer is found again. Empty optional: this scheduler does not tell. Throws SchedulerError when
+  // it cannot be asked.
+  virtual std::optional<std::vector<FoundJob>> find(CommandRunner& /*runner*/) const {
+    return std::nullopt;
+  }
+  // States of those of `ids` (a few hundred at most) the scheduler knows. Throws SchedulerError
+  // when it cannot be asked.
   virtual std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
                                                   CommandRunner& runner) const = 0;
   // Why no host could ever run such a job, in the scheduler's figures; empty: one could, or that
@@ -111,7 +126,9 @@ class JobQueueBackend final : public Backend {
 
   std::vector<JobStatus> submit(int n) override;
   std::vector<JobStatus> poll() override;
-  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
+  bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
+  void avoid(const std::vector<std::string>& nodes) override { avoid_ = nodes; }
+  void cancel_left_over(const std::string& life, const std::vector<std::string>& job_ids) override;
   void adopt(const std::vector<JobStatus>& jobs) override;
   std::vector<ScriptPreview> scripts(int n) const override;
 
@@ -121,15 +138,29 @@ class JobQueueBackend final : public Backend {
     std::filesystem::path job_log;  // the scheduler's file, beside the workers' own
     Clock::TimePoint submitted;
     int times_missing = 0;
+    Clock::TimePoint missing_since;
     bool over = false;
     bool cancelled_by_us = false;
   };
 
+  // A submission without an answer: the scheduler has it, or not.
+  struct Unsure {
+    Submission submission;
+    std::string script;
+    Clock::TimePoint since;
+    int answers_without_it = 0;
+  };
+
   std::vector<Submission> plan(int n) const;
+  std::string stem(int number) const;
   std::vector<JobStatus> submit_one(const Submission& submission);
+  std::vector<JobStatus> take_in(const Submission& submission, const std::vector<std::string>& ids);
+  std::vector<JobStatus> settle_unsure();
   CommandResult run_submit(const Command& command);
   bool due() const;
+  void ask_for_states(const std::vector<std::string>& ids);
   void apply(Job& job, const std::map<std::string, QueueState>& states);
+  bool cancel_ids(const std::vector<std::string>& ids);
 
   // constant after construction
   const std::unique_ptr<Dialect> dialect_;
@@ -139,6 +170,8 @@ class JobQueueBackend final : public Backend {
   const Clock& clock_;
 
   std::vector<Job> jobs_;
+  std::vector<Unsure> unsure_;
+  std::vector<std::string> avoid_;
   int next_worker_id_ = 0;
   int next_submission_ = 0;
   bool hosts_checked_ = false;   // Dialect::impossible has been asked

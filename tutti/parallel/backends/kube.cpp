@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -129,6 +130,22 @@ Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
   return list;
 }
 
+Json kube_avoid(Json manifest, const std::vector<std::string>& nodes) {
+  if (nodes.empty()) return manifest;
+  const Json rule = {{"key", "kubernetes.io/hostname"}, {"operator", "NotIn"}, {"values", nodes}};
+  const auto add = [&](Json& job) {
+    Json& terms = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+                     ["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    if (!terms.is_array()) terms = Json::array({Json::object()});
+    for (Json& term : terms) term["matchExpressions"].push_back(rule);  // terms are alternatives
+  };
+  if (manifest.value("kind", "") == "List")
+    for (Json& job : manifest["items"]) add(job);
+  else
+    add(manifest);
+  return manifest;
+}
+
 KubeVersion parse_kube_version(std::string_view out) {
   const Json answer = parse_json(out, "kubectl get --raw /version");
   // "20+" on some providers' clusters
@@ -209,20 +226,29 @@ class KubeBackend final : public Backend {
         run_(fmt::format("{:06x}", std::random_device{}() & 0xffffff)) {}
 
   std::vector<JobStatus> submit(int n) override {
-    const std::string name = job_name(next_job_++);
-    const std::string manifest =
-        kube_manifest(settings_, launch_, name, n, next_worker_id_, version()).dump(2);
+    // One that had no answer is handed in again under its name: the cluster takes it once.
+    const bool again = unsure_.has_value();
+    if (!again) {
+      const std::string name = job_name(next_job_++);
+      Json manifest = kube_manifest(settings_, launch_, name, n, next_worker_id_, version());
+      unsure_ = Unsure{name, n, kube_avoid(std::move(manifest), avoid_).dump(2)};
+    }
+    const std::string name = unsure_->name;
+    n = unsure_->n;
     make_private_folder(launch_.run_folder / "scripts");
-    write_file_atomic(launch_.run_folder / "scripts" / (name + ".json"), manifest);
+    write_file_atomic(launch_.run_folder / "scripts" / (name + ".json"), unsure_->manifest);
     Command command = kubectl({"create", "-f", "-"});
-    command.stdin_text = manifest;
+    command.stdin_text = unsure_->manifest;
     const CommandResult result = runner_.run(command);
-    if (!result.ok())
-      throw SchedulerError(
-          result.describe(),
-          result.exit_code == 127
-              ? "install kubectl"
-              : "the manifest is " + (launch_.run_folder / "scripts" / (name + ".json")).string());
+    const bool there = again && result.err.find("AlreadyExists") != std::string::npos;
+    if (!result.ok() && !there) {
+      const std::string hint =
+          "the manifest is " + (launch_.run_folder / "scripts" / (name + ".json")).string();
+      if (no_answer(result)) throw SchedulerUnreachable(result.describe(), hint);
+      unsure_.reset();
+      throw SchedulerError(result.describe(), result.exit_code == 127 ? "install kubectl" : hint);
+    }
+    unsure_.reset();
     Group group{.name = name};
     std::vector<JobStatus> out;
     for (int i = 0; i < n; ++i) {
@@ -270,16 +296,16 @@ class KubeBackend final : public Backend {
     return out;
   }
 
-  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override try {
+  bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override try {
+    bool all_gone = true;
     for (Group& group : groups_) {
       if (group.deleted) continue;
       if (job_ids.empty()) {
-        const CommandResult result =
-            runner_.run(kubectl({"delete", "jobs", "-l", label(group), "--ignore-not-found",
-                                 "--wait=false"}));  // the pods go with them
+        const CommandResult result = delete_jobs(group.name);
         if (!result.ok())
           log::warning("Jobs {} may still be in the cluster ({})", group.name, result.describe());
         group.deleted = result.ok();
+        all_gone = all_gone && group.deleted;
         continue;
       }
       for (std::size_t i = 0; i < group.pods.size(); ++i) {
@@ -294,8 +320,25 @@ class KubeBackend final : public Backend {
                                "--ignore-not-found", "--wait=false"}));
       }
     }
+    if (job_ids.empty() && unsure_) {
+      const CommandResult result = delete_jobs(unsure_->name);
+      all_gone = all_gone && result.ok();
+    }
+    return all_gone;
   } catch (const std::exception& error) {
     log::warning("cannot delete Jobs: {}", error.what());
+    return false;
+  }
+
+  void avoid(const std::vector<std::string>& nodes) override { avoid_ = nodes; }
+
+  void cancel_left_over(const std::string&, const std::vector<std::string>& job_ids) override {
+    std::set<std::string> names;
+    for (const std::string& id : job_ids) names.insert(id.substr(0, id.rfind('/')));
+    for (const std::string& name : names)
+      if (const CommandResult result = delete_jobs(name); !result.ok())
+        log::warning("Jobs {} of an earlier driver may still be in the cluster ({})", name,
+                     result.describe());
   }
 
   void adopt(const std::vector<JobStatus>& jobs) override {
@@ -324,6 +367,24 @@ class KubeBackend final : public Backend {
     std::vector<JobStatus> pods;
     bool deleted = false;
   };
+  struct Unsure {
+    std::string name;
+    int n = 0;
+    std::string manifest;
+  };
+  // The pods go with them.
+  CommandResult delete_jobs(const std::string& name) {
+    return runner_.run(
+        kubectl({"delete", "jobs", "-l", fmt::format("{}={}", kSubmissionLabel, name),
+                 "--ignore-not-found", "--wait=false"}));
+  }
+  static bool no_answer(const CommandResult& result) {
+    if (result.timed_out) return true;
+    for (const char* words : {"Unable to connect to the server", "TLS handshake timeout",
+                              "i/o timeout", "connection refused", "request timed out"})
+      if (result.err.find(words) != std::string::npos) return true;
+    return false;
+  }
   static bool is_over(const JobStatus& pod) {
     return pod.phase != JobPhase::kPending && pod.phase != JobPhase::kRunning;
   }
@@ -359,6 +420,8 @@ class KubeBackend final : public Backend {
   CommandRunner& runner_;
   const std::string run_;  // tells the Jobs of two runs apart
   std::vector<Group> groups_;
+  std::optional<Unsure> unsure_;  // a submission without an answer
+  std::vector<std::string> avoid_;
   std::optional<KubeVersion> version_;
   Clock::TimePoint last_query_{};
   int next_worker_id_ = launch_.first_worker_id;

@@ -63,6 +63,8 @@ KubeVersion parse_kube_version(std::string_view out);
 Json kube_manifest(const KubeSettings& settings, const WorkerLaunch& launch,
                    const std::string& name, int num_workers, int first_worker_id,
                    KubeVersion version = {});
+// The same with a rule that keeps the pods away from `nodes`.
+Json kube_avoid(Json manifest, const std::vector<std::string>& nodes);
 // Maps merge deeply; lists of maps with `name` merge by name; anything else replaces.
 Json kube_merge(Json base, const Json& over);
 // Answer of `kubectl get pods -o json`: state by completion index, the newest pod of an index

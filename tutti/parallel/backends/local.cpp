@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/local.h"
+#include "tutti/parallel/wire/worker_env.h"
 #include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
@@ -149,17 +150,17 @@ std::map<std::string, std::string> LocalBackend::worker_env(int slot) const {
   const int threads =
       options_.threads_per_worker.value_or(std::max(1, cpus / std::max(1, n_workers_)));
   for (const char* name :
-       {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TUTTI_WORKER_THREADS"})
+       {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", worker_env::kThreads})
     env[name] = std::to_string(threads);
   if (const auto limit = memory_limit_bytes(options_.memory_limit))
-    env["TUTTI_WORKER_MEMORY_LIMIT"] = std::to_string(limit);
-  env["TUTTI_WORKER_DEATH_TIMEOUT"] = std::to_string(options_.death_timeout.seconds);
-  if (options_.niceness != 0) env["TUTTI_WORKER_NICE"] = std::to_string(options_.niceness);
+    env[worker_env::kMemoryLimit] = std::to_string(limit);
+  env[worker_env::kDeathTimeout] = std::to_string(options_.death_timeout.seconds);
+  if (options_.niceness != 0) env[worker_env::kNice] = std::to_string(options_.niceness);
   if (options_.cpu_affinity) {
     std::string list;
     for (int i = 0; i < threads; ++i)
       list += (i > 0 ? "," : "") + std::to_string((slot * threads + i) % cpus);
-    env["TUTTI_WORKER_CPUS"] = list;
+    env[worker_env::kCpus] = list;
   }
   if (!options_.local_directory.empty()) env["TMPDIR"] = options_.local_directory;
   for (const auto& [name, value] : options_.env) env[name] = value;
@@ -225,10 +226,11 @@ std::vector<JobStatus> LocalBackend::poll() {
   return all;
 }
 
-void LocalBackend::cancel(const std::vector<std::string>& job_ids) noexcept {
+bool LocalBackend::cancel(const std::vector<std::string>& job_ids) noexcept {
   for (Job& job : jobs_)
     if (job_ids.empty() || std::find(job_ids.begin(), job_ids.end(), job.name) != job_ids.end())
       job.process.signal_group(SIGKILL);
+  return true;
 }
 
 std::vector<ScriptPreview> LocalBackend::scripts(int n) const {
@@ -289,8 +291,8 @@ class ThreadBackend final : public Backend {
     }
     return all;
   }
-  void cancel(const std::vector<std::string>&) noexcept override {
-  }  // a thread cannot be ended from outside
+  // A thread cannot be ended from outside.
+  bool cancel(const std::vector<std::string>&) noexcept override { return true; }
   std::vector<ScriptPreview> scripts(int n) const override {
     return std::vector<ScriptPreview>(static_cast<std::size_t>(n),
                                       ScriptPreview{"", "(a thread of the driver)"});

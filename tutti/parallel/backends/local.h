@@ -37,7 +37,7 @@ class LocalBackend : public Backend {
   ~LocalBackend() override;
   std::vector<JobStatus> submit(int n) override;
   std::vector<JobStatus> poll() override;
-  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
+  bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
   std::vector<ScriptPreview> scripts(int n) const override;
 
  protected:

@@ -3,9 +3,11 @@
 #include "tutti/parallel/backends/slurm.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -93,12 +95,13 @@ std::map<std::string, QueueState> parse_squeue(std::string_view out) {
   std::map<std::string, QueueState> states;
   for (const std::string& line : split(out, '\n')) {
     const auto fields = split(line, '|');
-    if (fields.size() < 3) continue;  // a banner
+    if (fields.size() < 4) continue;  // a banner
     const std::string id(trim(fields[0]));
     if (id.empty() || !is_job_number(id.substr(0, id.find('_')))) continue;
-    std::string reason = fields[2];
-    for (std::size_t i = 3; i < fields.size(); ++i) reason += "|" + fields[i];
-    const QueueState state = slurm_state(fields[1], reason);
+    std::string reason = fields[3];
+    for (std::size_t i = 4; i < fields.size(); ++i) reason += "|" + fields[i];
+    QueueState state = slurm_state(fields[1], reason);
+    state.node = trim(fields[2]);
     const auto bracket = id.find("_[");
     if (bracket == std::string::npos) {
       states[id] = state;
@@ -186,7 +189,15 @@ class Slurm final : public Dialect {
     SubmissionText out =
         shell_script(options, "#SBATCH", directives,
                      worker_lines(options, launch, shell, submission.first_worker_id));
-    out.submit = {.argv = {"sbatch", "--parsable", script_path(submission)}, .timeout = 60s};
+    out.submit = {.argv = {"sbatch", "--parsable"}, .timeout = 120s};
+    const bool own_list =
+        std::any_of(options.extra_directives.begin(), options.extra_directives.end(),
+                    [](const std::string& line) {
+                      return directive_name(line) == "--exclude" || directive_name(line) == "-x";
+                    });
+    if (!submission.avoid.empty() && !own_list)
+      out.submit.argv.push_back("--exclude=" + join(submission.avoid, ","));
+    out.submit.argv.push_back(script_path(submission));
     out.submit_line = out.submit.describe();
     return out;
   }
@@ -198,7 +209,7 @@ class Slurm final : public Dialect {
   std::map<std::string, QueueState> query(const std::vector<std::string>& ids,
                                           CommandRunner& runner) const override {
     const CommandResult queue =
-        ask(runner, {"squeue", "-h", "-r", "-t", "all", "-j", join(ids, ","), "-o", "%i|%T|%r"});
+        ask(runner, {"squeue", "-h", "-r", "-t", "all", "-j", join(ids, ","), "-o", "%i|%T|%N|%r"});
     // One unknown id alone is an error to squeue; that answers the question too.
     if (!queue.ok() && queue.err.find("Invalid job id") == std::string::npos)
       throw SchedulerError(queue.describe());
@@ -210,12 +221,30 @@ class Slurm final : public Dialect {
     const CommandResult accounts = ask(runner, {"sacct", "-n", "-P", "-X", "-j", join(missing, ","),
                                                 "-o", "JobID,State,ExitCode"});
     if (accounts.ok()) states.merge(parse_sacct(accounts.out));
-    for (const std::string& id : missing) {
-      if (states.contains(id)) continue;
-      const CommandResult job = ask(runner, {"scontrol", "-o", "show", "job", id});
+    // A job that left both: the controller may still remember it. An array is asked for once, and
+    // not more than a few: what is not asked now stays unknown, which is not dead.
+    std::set<std::string> bases;
+    for (const std::string& id : missing)
+      if (!states.contains(id) && bases.size() < 5) bases.insert(id.substr(0, id.find('_')));
+    for (const std::string& base : bases) {
+      const CommandResult job = ask(runner, {"scontrol", "-o", "show", "job", base});
       if (job.ok()) states.merge(parse_scontrol(job.out));
     }
     return states;
+  }
+
+  std::optional<std::vector<FoundJob>> find(CommandRunner& runner) const override {
+    const CommandResult queue =
+        ask(runner, {"squeue", "-h", "-r", "-u", std::to_string(::getuid()), "-o", "%i|%o"});
+    if (!queue.ok()) throw SchedulerError(queue.describe());
+    std::vector<FoundJob> found;
+    for (const std::string& line : split(queue.out, '\n')) {
+      const auto bar = line.find('|');
+      if (bar == std::string::npos) continue;
+      found.push_back(
+          {std::string(trim(line.substr(0, bar))), std::string(trim(line.substr(bar + 1)))});
+    }
+    return found;
   }
 
   std::vector<std::string> cancel_words(const JobQueueOptions&) const override {

@@ -18,7 +18,7 @@ QueueState slurm_state(std::string_view state, std::string_view reason);
 std::vector<std::string> parse_sbatch(std::string_view out, int num_jobs);
 // "0-3,7%2" -> {0,3}, {7,7}
 std::vector<std::pair<int, int>> parse_task_ranges(std::string_view text);
-std::map<std::string, QueueState> parse_squeue(std::string_view out);  // -o "%i|%T|%r"
+std::map<std::string, QueueState> parse_squeue(std::string_view out);  // -o "%i|%T|%N|%r"
 std::map<std::string, QueueState> parse_sacct(std::string_view out);   // -P -o JobID,State,ExitCode
 std::map<std::string, QueueState> parse_scontrol(std::string_view out);  // -o show job
 

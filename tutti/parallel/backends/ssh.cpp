@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <set>
 #include <thread>
 
 #include "tutti/core/error.h"
@@ -21,6 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kNoFolder = 97;  // of the remote script
+constexpr auto kGrace = 10s;   // for the remote side to end its workers
 
 // The last line of a log, in which ssh says why it failed.
 std::string last_words(const std::filesystem::path& path) {
@@ -50,7 +52,8 @@ class SshBackend final : public Backend {
     for (int i = 0; i < n; ++i) {
       std::size_t best = 0;
       const auto load = [&](std::size_t h) {
-        return std::pair(failures_[h], live_workers(h) + shares[h].size());
+        const bool bad = avoid_.contains(settings_.hosts[h].name);
+        return std::tuple(bad, failures_[h], live_workers(h) + shares[h].size());
       };
       for (std::size_t h = 1; h < shares.size(); ++h)
         if (load(h) < load(best)) best = h;
@@ -83,6 +86,7 @@ class SshBackend final : public Backend {
       }
       const auto ended = job.process.poll();
       if (!ended) {
+        if (job.cancelled && clock_.steady() >= job.kill_at) job.process.signal_group(SIGKILL);
         out.push_back(status(job, JobPhase::kRunning, ""));
         continue;
       }
@@ -119,21 +123,28 @@ class SshBackend final : public Backend {
     return out;
   }
 
-  void cancel(const std::vector<std::string>& job_ids = {}) noexcept override {
-    const auto wanted = [&](const Job& job) {
-      return job_ids.empty() || std::find(job_ids.begin(), job_ids.end(), job.id) != job_ids.end();
-    };
-    for (Job& job : jobs_)
-      if (wanted(job))
-        job.cancelled = true, job.waits = false,
-        job.hold.reset();  // end of input: the remote side ends its workers
-    const auto deadline = clock_.steady() + 10s;
+  bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override {
+    const auto deadline = clock_.steady() + kGrace;
     for (Job& job : jobs_) {
-      if (!wanted(job)) continue;
+      if (job.cancelled ||
+          (!job_ids.empty() && std::find(job_ids.begin(), job_ids.end(), job.id) == job_ids.end()))
+        continue;
+      job.cancelled = true;
+      job.waits = false;
+      job.kill_at = deadline;
+      job.hold.reset();  // end of input: the remote side ends its workers
+    }
+    if (!job_ids.empty()) return true;  // poll sees their end
+    for (Job& job : jobs_) {
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - clock_.steady());
       if (!job.process.wait_for(std::max(left, 0ms))) job.process.signal_group(SIGKILL);
     }
+    return true;
+  }
+
+  void avoid(const std::vector<std::string>& nodes) override {
+    avoid_ = {nodes.begin(), nodes.end()};
   }
 
   std::vector<ScriptPreview> scripts(int n) const override {
@@ -180,6 +191,7 @@ class SshBackend final : public Backend {
     bool waits = false;  // for the next try
     bool over = false;
     bool cancelled = false;
+    Clock::TimePoint kill_at{};  // cancelled: no longer patient after this
     Clock::TimePoint retry_at{};
     std::string reason;
   };
@@ -234,6 +246,7 @@ class SshBackend final : public Backend {
 
   std::vector<Job> jobs_;
   std::vector<int> failures_;  // per host
+  std::set<std::string> avoid_;
   int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;
 };

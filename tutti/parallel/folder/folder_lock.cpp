@@ -5,53 +5,82 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/log.h"
 #include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kStaleSeconds = 60;
+constexpr double kBeat = 5;
+
+// Also counts the time in which the machine was asleep or we were stopped.
+double boot_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 Json read_lock(const fs::path& path) {
   try {
     return parse_json(read_file(path), path.string());
-  } catch (const Error&) {  // gone, or unreadable: the heartbeat (none) decides
+  } catch (const Error&) {  // gone, or unreadable
     return nullptr;
   }
 }
 
-bool is_alive(const Json& lock) {
-  if (!lock.is_object()) return false;
-  if (const auto alive = ProcessIdentity::from_json(lock).alive()) return *alive;
-  return Clock::system().unix_seconds() - lock.value("heartbeat", 0.0) < kStaleSeconds;
+FolderLock::Holder judge(const Json& lock, BeatWatch& watch) {
+  if (!lock.is_object()) return {};
+  FolderLock::Holder holder{.host = lock.value("host", ""),
+                            .pid = lock.value("pid", 0L),
+                            .since = lock.value("since", "")};
+  if (const auto alive = ProcessIdentity::from_json(lock).alive()) {
+    holder.alive = *alive;
+    return holder;
+  }
+  const auto sign = watch.look(lock.value("nonce", ""), lock.value("beat", std::uint64_t{0}));
+  holder.alive = sign != BeatWatch::Sign::kDead;
+  holder.sure = sign != BeatWatch::Sign::kUnsure;
+  return holder;
 }
 
 }  // namespace
 
 fs::path FolderLock::path(const fs::path& folder) { return folder / ".tutti" / "lock"; }
 
-FolderLock::FolderLock(const fs::path& folder)
+FolderLock::FolderLock(const fs::path& folder, double patience_s)
     : path_(path(folder)), since_(utc_timestamp(Clock::system().unix_seconds())) {
   std::random_device random;
   nonce_ = fmt::format("{:08x}{:08x}", random(), random());
   make_folders(path_.parent_path());
-  for (int attempt = 0; attempt < 10; ++attempt) {
-    if (try_create()) {
-      last_beat_ = std::chrono::steady_clock::now();
-      return;
-    }
+  BeatWatch watch(patience_s);
+  bool told = false;
+  for (int attempt = 0; attempt < 10;) {
+    last_seen_ = boot_seconds();
+    if (try_create()) return;
     const Json lock = read_lock(path_);
-    if (is_alive(lock))
-      throw IoError(
-          fmt::format("{} is in use by process {} on {} since {}", folder.string(),
-                      lock.value("pid", 0L), lock.value("host", "?"), lock.value("since", "?")),
-          "wait for it (tutti wait), stop it (tutti cancel), or use another folder");
+    const Holder holder = judge(lock, watch);
+    if (holder.alive && holder.sure)
+      throw IoError(fmt::format("{} is in use by process {} on {} since {}", folder.string(),
+                                holder.pid, holder.host, holder.since),
+                    "wait for it (tutti wait), stop it (tutti cancel), or use another folder");
+    if (holder.alive) {
+      if (!std::exchange(told, true))
+        log::info("{} was in use by process {} on {}; watching for {:.0f} s whether it lives",
+                  folder.string(), holder.pid, holder.host, patience_s);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      continue;
+    }
+    ++attempt;
     // Stale. Move it aside first: of two who try, one moves it, and checks that it moved what it
     // saw.
     const fs::path aside = fmt::format("{}.stale.{}", path_.string(), nonce_);
@@ -72,7 +101,7 @@ std::string FolderLock::content() const {
   Json json;
   ProcessIdentity::self().put_into(json);
   json["since"] = since_;
-  json["heartbeat"] = Clock::system().unix_seconds();
+  json["beat"] = beat_;
   json["nonce"] = nonce_;
   return json.dump();
 }
@@ -88,16 +117,28 @@ bool FolderLock::try_create() const {
   return made;
 }
 
-void FolderLock::beat() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - last_beat_ < std::chrono::seconds(10)) return;
-  last_beat_ = now;
+void FolderLock::read_again() {
   const Json lock = read_lock(path_);
   if (!lock.is_object() || lock.value("nonce", "") != nonce_)
     throw IoError(
         fmt::format("{}: another driver took this folder over", path_.string()),
         "this process was stopped or cut off for more than a minute; let the other one finish");
+}
+
+void FolderLock::check() {
+  // Nobody takes it from us before he has seen no beat for much longer than this.
+  if (boot_seconds() - last_seen_ < 4 * kBeat) return;
+  read_again();
+  last_seen_ = boot_seconds();
+}
+
+void FolderLock::beat() {
+  const double now = boot_seconds();
+  if (now - last_seen_ < kBeat) return;
+  read_again();
+  ++beat_;
   write_file_atomic(path_, content());
+  last_seen_ = now;
 }
 
 void FolderLock::forget(const fs::path& folder) noexcept {
@@ -111,9 +152,34 @@ void FolderLock::forget(const fs::path& folder) noexcept {
 }
 
 FolderLock::Holder FolderLock::holder(const fs::path& folder) {
-  const Json lock = read_lock(path(folder));
-  if (!lock.is_object()) return {};
-  return {is_alive(lock), lock.value("host", ""), lock.value("pid", 0L), lock.value("since", "")};
+  BeatWatch first_look(kPatience);
+  return holder(folder, first_look);
+}
+
+FolderLock::Holder FolderLock::holder(const fs::path& folder, BeatWatch& watch) {
+  return judge(read_lock(path(folder)), watch);
+}
+
+BeatKeeper::BeatKeeper(FolderLock& lock)
+    : thread_([this, &lock] {
+        std::unique_lock guard(mutex_);
+        while (!changed_.wait_for(guard, std::chrono::seconds(1), [this] { return over_; })) {
+          try {
+            lock.beat();
+          } catch (const Error& error) {
+            log::warning("{}", error.what());
+            return;
+          }
+        }
+      }) {}
+
+BeatKeeper::~BeatKeeper() {
+  {
+    const std::lock_guard guard(mutex_);
+    over_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
 }
 
 }  // namespace tutti::parallel

@@ -107,6 +107,7 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   make_own_folder(path_);
   make_private_folder(path_ / ".tutti");
   lock_ = std::make_unique<FolderLock>(path_);
+  const BeatKeeper keeper(*lock_);  // a long journal takes long to read
   refuse_if_async_alive(path_);
   remove_leftovers(path_);
   remove_leftovers(path_ / ".tutti");
@@ -133,9 +134,10 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   make_own_folder(path_ / "logs");
   live_.total = indices_.size();
   write_manifest("running", live_);
-  report_damage(path_, hash_);  // before the writer cuts a tail off
-  journal_ =
-      std::make_unique<JournalWriter>(path_ / "journal" / "main.journal", hash_, options.journal);
+  report_damage(path_, hash_);
+  // A file of our own: a driver that was stopped, lost the folder and woke up writes into its own.
+  journal_ = std::make_unique<JournalWriter>(
+      path_ / "journal" / fmt::format("driver-{}.journal", lock_->token()), hash_, options.journal);
   absorb_async(path_, hash_, *journal_);
   done_.resize(indices_.bound());
   scan_journals(path_, hash_, false, nullptr, [&](const JournalRecord& record, std::uint64_t) {
@@ -190,6 +192,7 @@ std::vector<wire::IndexRange> RunFolder::remaining() const {
 }
 
 void RunFolder::record(const Client& client, const Outcome& outcome) {
+  lock_->check();
   (outcome.ok() ? live_.ok : live_.failed) += 1;
   if (outcome.status != wire::ItemStatus::kOkInFile) {
     journal_->append({outcome.index, outcome.status, outcome.payload});
@@ -228,8 +231,8 @@ void RunFolder::record(const Client& client, const Outcome& outcome) {
 }
 
 void RunFolder::tick(const RunReport& report) {
-  journal_->flush();
   lock_->beat();
+  journal_->flush();
   const auto now = std::chrono::steady_clock::now();
   if (now - last_status_ < std::chrono::seconds(1)) return;
   last_status_ = now;
@@ -291,6 +294,8 @@ void update_manifest(const fs::path& folder, const std::string& state, const Fol
 
 FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of,
                                const std::function<void(std::uint64_t, const Json&)>& each) {
+  lock_->check();
+  const BeatKeeper keeper(*lock_);
   journal_->flush();
   journal_->sync();
   const FolderCounts counts = write_results(path_, hash(), indices_, item_of, each);
@@ -302,6 +307,7 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
 
 void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of) noexcept {
   try {
+    lock_->check();  // another driver's manifest is not ours to write
     journal_->flush();
     journal_->sync();
     write_manifest("stopped", live_);

@@ -2,7 +2,7 @@
 // opened again and the run goes on at the first item that is not done, with any number of workers.
 //
 //   D/manifest.json     fingerprint, counts, state ("running", "stopped", "done")
-//   D/journal/*.journal one per writer ("main" is the driver's; async workers have their own)
+//   D/journal/*.journal one per writer: each driver there ever was, each asynchronous worker
 //   D/large/            results too large for the journal
 //   D/results.jsonl     all items in order, written whole at the end
 //   D/failed.jsonl      only when there are failed items

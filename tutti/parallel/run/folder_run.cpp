@@ -51,6 +51,7 @@ std::string describe(const FolderRunResult& result) {
   if (run.workers_lost > 0)
     text += fmt::format("; {} workers lost, {} items handed out again", run.workers_lost,
                         run.handed_again);
+  if (!run.failed_starts.empty()) text += "; " + run.failed_starts;
   return text;
 }
 

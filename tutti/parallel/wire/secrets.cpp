@@ -22,6 +22,10 @@ KeyPair make_key_pair() {
   return {public_key.data(), secret_key.data()};
 }
 
+std::string worker_identity(int worker, const std::string& life) {
+  return fmt::format("w{}.{}", worker, life);
+}
+
 fs::path connect_file(const fs::path& run_folder) { return run_folder / ".tutti" / "connect.json"; }
 
 void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
@@ -32,9 +36,19 @@ void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
   json["endpoint"] = info.endpoint;
   json["more_endpoints"] = info.more_endpoints;
   json["server_key"] = info.server_key;
+  json["life"] = info.life;
   json["worker_public_key"] = info.worker.public_key;
   json["worker_secret_key"] = info.worker.secret_key;
   write_file_atomic(path, json.dump(), 0600);
+  write_file_atomic(life_file(run_folder), info.life, 0600);
+}
+
+fs::path life_file(const fs::path& run_folder) { return run_folder / ".tutti" / "life"; }
+
+bool sees_run_folder(const fs::path& run_folder, const std::string& life) try {
+  return read_file(life_file(run_folder)) == life;
+} catch (const Error&) {  // not there, or not for us
+  return false;
 }
 
 std::string connect_variable(const fs::path& run_folder) {
@@ -60,7 +74,8 @@ ConnectInfo read_connect_file(const fs::path& run_folder) {
     return {json.at("endpoint"),
             json.at("server_key"),
             {json.at("worker_public_key"), json.at("worker_secret_key")},
-            json.value("more_endpoints", std::vector<std::string>{})};
+            json.value("more_endpoints", std::vector<std::string>{}),
+            json.value("life", "")};
   } catch (const nlohmann::json::exception& error) {
     throw DataError(path.string() + ": not a connect file: " + error.what());
   }

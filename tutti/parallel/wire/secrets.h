@@ -27,10 +27,19 @@ struct ConnectInfo {
   std::string server_key;  // the driver's public key
   KeyPair worker;
   std::vector<std::string> more_endpoints;  // other networks of the driver's host, to try in order
+  std::string life;  // of the driver: a worker that was started for another one is not wanted
 };
+
+// What a worker calls itself on the wire: "w3.5f01c2aa".
+std::string worker_identity(int worker, const std::string& life);
 
 std::filesystem::path connect_file(const std::filesystem::path& run_folder);
 void write_connect_file(const std::filesystem::path& run_folder, const ConnectInfo& info);
+// Says whose life the run folder is; beside connect.json, but it never travels.
+std::filesystem::path life_file(const std::filesystem::path& run_folder);
+// Does this host see the run folder of the driver of that life? On hosts reached by ssh a folder of
+// the same name may be another one.
+bool sees_run_folder(const std::filesystem::path& run_folder, const std::string& life);
 // The same in a variable of the job's environment, in letters that every scheduler passes on.
 inline constexpr char kConnectVariable[] = "TUTTI_CONNECT";
 std::string connect_variable(const std::filesystem::path& run_folder);

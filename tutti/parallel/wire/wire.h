@@ -24,6 +24,8 @@ inline constexpr std::size_t kMaxMessageBytes = 64 << 20;
 inline constexpr std::uint64_t kMaxLeaseItems = 1 << 16;
 // A result larger than this travels through a file in the run folder.
 inline constexpr std::size_t kMaxInlineResult = 256 << 10;
+// The most that travels over the wire when worker and driver share no folder.
+inline constexpr std::size_t kMaxUnsharedResult = 16 << 20;
 
 // Indices first .. first+count-1. count > 0, and first+count does not overflow.
 struct IndexRange {

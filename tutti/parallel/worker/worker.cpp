@@ -7,10 +7,12 @@
 #include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/core/units.h"
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/folder/large_result.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/wire/job_spec.h"
+#include "tutti/parallel/wire/secrets.h"
 #include "tutti/parallel/worker/command_runner.h"
 #include "tutti/parallel/worker/worker_state.h"
 
@@ -43,7 +45,10 @@ ErrorText describe_current_exception() {
 class Compute {
  public:
   Compute(WorkerState& state, const WorkerOptions& options)
-      : state_(state), options_(options), progress_(options.run_folder, options.id) {}
+      : state_(state),
+        options_(options),
+        shared_folder_(options.life.empty() || sees_run_folder(options.run_folder, options.life)),
+        progress_(options.run_folder, options.id) {}
   ~Compute() { tear_down(); }
 
   void run() {
@@ -236,7 +241,15 @@ class Compute {
     return out;
   }
 
+  // Empty: the driver does not see our files, so it travels over the wire after all.
   std::string write_large(std::uint64_t lease, std::uint64_t index, const std::string& text) const {
+    if (!shared_folder_) {
+      if (text.size() <= wire::kMaxUnsharedResult) return "";
+      throw DataError(
+          fmt::format("the result has {}; without a folder that this host shares with "
+                      "the driver {} is the most",
+                      format_bytes(text.size()), format_bytes(wire::kMaxUnsharedResult)));
+    }
     std::string name = fmt::format("{}-{}", lease, LargeResult::name(index, text));
     const auto folder = options_.run_folder / ".tutti" / "large";
     make_private_folder(folder);
@@ -246,6 +259,7 @@ class Compute {
 
   WorkerState& state_;
   const WorkerOptions& options_;
+  const bool shared_folder_;
   ProgressPage progress_;
   std::unique_ptr<Env> env_;
   std::string env_fingerprint_;

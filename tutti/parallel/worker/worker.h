@@ -20,7 +20,8 @@ class Env;
 struct WorkerOptions {
   std::filesystem::path run_folder;
   int id = 0;
-  double death_timeout_s = 60;     // leave when the driver is silent for this long
+  std::string life;             // of the driver that asked for this worker; empty: whoever is there
+  double death_timeout_s = 60;  // leave when the driver is silent and cannot be reached so long
   std::uint64_t memory_limit = 0;  // bytes of this process and its children; 0: none
   double drain_at = 0;             // unix seconds: finish the running item and leave; 0: never
   std::string async_generation;    // not empty: an asynchronous run, no driver

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -20,6 +21,8 @@ namespace tutti::parallel {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+
+constexpr char kMonitor[] = "inproc://tutti-link-monitor";
 
 // With several addresses: the first that takes a connection, and what became of the others.
 std::string choose_endpoint(const ConnectInfo& info) {
@@ -41,13 +44,15 @@ class Link {
       : state_(state), options_(options), pid_(::getpid()), context_(::zmq_ctx_new()) {
     socket_ = ::zmq_socket(context_, ZMQ_DEALER);
     const ConnectInfo info = read_connect_file(options.run_folder);
+    if (!options.life.empty() && options.life != info.life)
+      throw CommError("the driver that asked for this worker is gone; another uses the folder now");
     const auto set_int = [&](int option, int value) {
       ::zmq_setsockopt(socket_, option, &value, sizeof value);
     };
     const auto set_text = [&](int option, const std::string& value) {
       ::zmq_setsockopt(socket_, option, value.data(), value.size());
     };
-    set_text(ZMQ_ROUTING_ID, fmt::format("w{}", options.id));
+    set_text(ZMQ_ROUTING_ID, worker_identity(options.id, info.life));
     set_text(ZMQ_CURVE_SERVERKEY, info.server_key);
     set_text(ZMQ_CURVE_PUBLICKEY, info.worker.public_key);
     set_text(ZMQ_CURVE_SECRETKEY, info.worker.secret_key);
@@ -56,6 +61,11 @@ class Link {
     set_int(ZMQ_RECONNECT_IVL_MAX, 2000);
     set_int(ZMQ_SNDTIMEO, 100);
     set_int(ZMQ_TCP_KEEPALIVE, 1);
+    // A host that is gone without a word takes no bytes: then the connection ends too.
+    set_int(ZMQ_TCP_MAXRT, static_cast<int>(options.death_timeout_s * 1000));
+    ::zmq_socket_monitor(socket_, kMonitor, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED);
+    monitor_ = ::zmq_socket(context_, ZMQ_PAIR);
+    ::zmq_connect(monitor_, kMonitor);
     const std::int64_t max_size = wire::kMaxMessageBytes;
     ::zmq_setsockopt(socket_, ZMQ_MAXMSGSIZE, &max_size, sizeof max_size);
     const std::string endpoint = choose_endpoint(info);
@@ -63,6 +73,7 @@ class Link {
       throw CommError("cannot connect to " + endpoint + ": " + ::zmq_strerror(::zmq_errno()));
   }
   ~Link() {
+    ::zmq_close(monitor_);
     ::zmq_close(socket_);
     ::zmq_ctx_term(context_);
   }
@@ -87,7 +98,10 @@ class Link {
       const auto now = SteadyClock::now();
       watch_running_item(now);
       if (now - last_beat_ >= std::chrono::milliseconds(heartbeat_ms_)) beat(now);
-      if (std::chrono::duration<double>(now - last_heard_).count() > options_.death_timeout_s) {
+      watch_connection();
+      // A driver that is stopped or busy says nothing for a while, but its machine still answers.
+      if (!connected_ &&
+          std::chrono::duration<double>(now - last_heard_).count() > options_.death_timeout_s) {
         log::error("no word from the driver for {}; leaving",
                    format_duration(options_.death_timeout_s));
         leave_now();
@@ -116,6 +130,23 @@ class Link {
 
   void send_output() {
     for (const std::string& message : state_.take_output()) send(message);
+  }
+
+  void watch_connection() {
+    for (;;) {
+      zmq_msg_t part;
+      ::zmq_msg_init(&part);
+      if (::zmq_msg_recv(&part, monitor_, ZMQ_DONTWAIT) < 0) {
+        ::zmq_msg_close(&part);
+        return;
+      }
+      std::uint16_t event = 0;
+      if (::zmq_msg_size(&part) >= sizeof event)
+        std::memcpy(&event, ::zmq_msg_data(&part), sizeof event);
+      if (::zmq_msg_more(&part) != 0) ::zmq_msg_recv(&part, monitor_, 0);  // the address
+      ::zmq_msg_close(&part);
+      connected_ = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    }
   }
 
   void receive() {
@@ -219,6 +250,8 @@ class Link {
   const pid_t pid_;
   void* context_ = nullptr;
   void* socket_ = nullptr;
+  void* monitor_ = nullptr;
+  bool connected_ = false;
   std::uint32_t heartbeat_ms_ = 500;
   SteadyClock::time_point last_heard_;
   SteadyClock::time_point last_beat_;

@@ -1,6 +1,7 @@
 // Process set-up of a worker: arguments, limits, signals.
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +17,7 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/client.h"
+#include "tutti/parallel/wire/worker_env.h"
 #include "tutti/parallel/worker/command_runner.h"
 #include "tutti/parallel/worker/item_processes.h"
 #include "tutti/parallel/worker/worker.h"
@@ -29,7 +31,7 @@ double env_number(const char* name, double fallback) {
 }
 
 void bind_to_cpus() {
-  const char* text = std::getenv("TUTTI_WORKER_CPUS");
+  const char* text = std::getenv(worker_env::kCpus);
   if (text == nullptr) return;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -37,6 +39,15 @@ void bind_to_cpus() {
     CPU_SET(static_cast<std::size_t>(std::atoi(cpu.c_str())), &set);
   if (::sched_setaffinity(0, sizeof set, &set) != 0)
     log::warning("cannot bind to CPUs {}: {}", text, std::strerror(errno));
+}
+
+// The driver may have raised its own for the many connections it holds.
+void restore_open_files() {
+  const auto before = static_cast<rlim_t>(env_number(worker_env::kOpenFiles, 0));
+  rlimit limit{};
+  if (before == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || before >= limit.rlim_cur) return;
+  limit.rlim_cur = before;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // SIGTERM means "leave after this item" and is heard by the link. A handler and not a blocked signal:
@@ -78,6 +89,8 @@ int worker_main(int argc, char** argv) try {
       options.run_folder = argv[i + 1];
     else if (flag == "--id")
       options.id = std::atoi(argv[i + 1]);
+    else if (flag == "--life")
+      options.life = argv[i + 1];
     else if (flag == "--async")
       options.async_generation = argv[i + 1];
     else if (flag == "--name")
@@ -88,9 +101,9 @@ int worker_main(int argc, char** argv) try {
   }
   if (options.run_folder.empty())
     throw ConfigError("worker: --run is missing", "usage: worker --run FOLDER --id N");
-  options.death_timeout_s = env_number("TUTTI_WORKER_DEATH_TIMEOUT", options.death_timeout_s);
-  options.memory_limit = static_cast<std::uint64_t>(env_number("TUTTI_WORKER_MEMORY_LIMIT", 0));
-  options.drain_at = env_number("TUTTI_WORKER_DRAIN_AT", 0);
+  options.death_timeout_s = env_number(worker_env::kDeathTimeout, options.death_timeout_s);
+  options.memory_limit = static_cast<std::uint64_t>(env_number(worker_env::kMemoryLimit, 0));
+  options.drain_at = env_number(worker_env::kDrainAt, 0);
   if (!options.async_generation.empty() && options.async_name.empty()) {
     std::vector<std::string> command = {own_program().string(), "worker"};
     command.insert(command.end(), argv + 1, argv + argc);
@@ -102,10 +115,11 @@ int worker_main(int argc, char** argv) try {
   options.term_fd = term_event;
   ::signal(SIGINT, SIG_IGN);  // Ctrl-C is the driver's business
   ::signal(SIGPIPE, SIG_IGN);
-  if (const int nice = static_cast<int>(env_number("TUTTI_WORKER_NICE", 0));
+  if (const int nice = static_cast<int>(env_number(worker_env::kNice, 0));
       nice != 0 && ::nice(nice) == -1)
     log::warning("cannot change the nice value by {}", nice);
   bind_to_cpus();
+  restore_open_files();
   return run_worker(options);
 } catch (...) {  // the top of a process: report_and_exit_code sorts them
   return report_and_exit_code();

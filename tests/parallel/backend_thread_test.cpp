@@ -1,0 +1,69 @@
+#include "tutti/parallel/run/backend_thread.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/parallel/items.h"
+#include "tutti/parallel/run/job_record.h"
+
+namespace tutti::parallel {
+namespace {
+
+using ::testing::ElementsAre;
+using trial::wait_until;
+
+// A scheduler whose every command takes longer than anybody waits.
+class Hanging final : public Backend {
+ public:
+  Hanging(CommandRunner& runner, std::vector<std::string>& log) : runner_(runner), log_(log) {}
+  std::vector<JobStatus> submit(int) override {
+    const auto result = runner_.run({.argv = {"sleep", "1000"}});
+    throw SchedulerUnreachable(result.describe());
+  }
+  std::vector<JobStatus> poll() override { return {}; }
+  bool cancel(const std::vector<std::string>& ids) noexcept override {
+    log_.push_back(ids.empty() ? "cancel all" : "cancel " + ids.front());
+    return true;
+  }
+  void cancel_left_over(const std::string& life, const std::vector<std::string>& ids) override {
+    log_.push_back("left over of " + life + ": " + ids.front());
+  }
+  std::vector<ScriptPreview> scripts(int) const override { return {}; }
+
+ private:
+  CommandRunner& runner_;
+  std::vector<std::string>& log_;
+};
+
+TEST(BackendThread, ACommandThatHangsNeitherBlocksTheCallerNorTheWayOut) {
+  std::vector<std::string> log;
+  Mailbox mailbox;
+  BackendThread backend(
+      [&](CommandRunner& runner) { return std::make_unique<Hanging>(runner, log); },
+      CommandRunner::system(), mailbox, {});
+  bool answered = false;
+  backend.submit(1, {}, [&](const Submitted& answer) { answered = answer.unreachable; });
+  ASSERT_TRUE(wait_until([&] { return backend.busy_s() > 0; }));
+  backend.close();
+  EXPECT_THAT(log, ElementsAre("cancel all"));
+  mailbox.open();
+  EXPECT_TRUE(answered) << "whoever asked hears that nobody answered";
+}
+
+TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
+  TempFolder folder;
+  JobRecord{"slurm", "0badc0de", {"17"}}.write(folder.path());
+  std::vector<std::string> log;
+  Mailbox mailbox;
+  {
+    BackendThread backend(
+        [&](CommandRunner& runner) { return std::make_unique<Hanging>(runner, log); },
+        CommandRunner::system(), mailbox,
+        {.run_folder = folder.path(), .env = "slurm", .life = "600d", .keep_record = true});
+    EXPECT_TRUE(wait_until([&] { return JobRecord::read(folder.path()).life.empty(); }));
+  }
+  EXPECT_THAT(log, ElementsAre("left over of 0badc0de: 17", "cancel all"));
+}
+
+}  // namespace
+}  // namespace tutti::parallel

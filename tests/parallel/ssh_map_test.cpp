@@ -1,0 +1,56 @@
+// `tutti map` on hosts that do not see the driver's folder: `ssh` is a script that runs the remote
+// side in a mount namespace in which an empty folder lies over the driver's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "tests/parallel/items.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
+
+namespace tutti::parallel {
+namespace {
+
+class SshMap : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_file_atomic(
+        folder_.path() / "bin" / "ssh",
+        "#!/bin/sh\nfor script; do :; done\n"
+        "exec unshare --mount sh -c 'mount -t tmpfs none \"$1\" && exec sh -c \"$2\"' "
+        "remote " +
+            out_.string() + " \"$script\"\n",
+        0755);
+    const auto can =
+        run_command({.argv = {"unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"}});
+    if (!can.ok()) GTEST_SKIP() << "needs root and mount namespaces: " << can.err;
+  }
+  CommandResult map(const std::string& items, const std::string& shell) const {
+    const auto config = folder_.path() / "conf.yaml";
+    write_file_atomic(config,
+                      "parallel:\n  env: ssh\n  n_workers: 2\n  options: {hosts: [h1, h2]}\n");
+    Command command{
+        .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", items,
+                 "--output_dir", out_.string(), "--quiet", "--", "sh", "-c", shell},
+        .timeout = std::chrono::seconds(100)};
+    command.env["PATH"] = (folder_.path() / "bin").string() + ":" + std::getenv("PATH");
+    return run_command(command);
+  }
+
+  TempFolder folder_{"ssh-map"};
+  std::filesystem::path out_ = folder_.path() / "out";
+};
+
+TEST_F(SshMap, LargeResultsComeOverTheWire) {
+  const auto run = map("4", "head -c 400000 /dev/zero | tr '\\0' x");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto lines = split(std::string(trim(read_file(out_ / "results.jsonl"))), '\n');
+  ASSERT_EQ(lines.size(), 4U);
+  for (const std::string& line : lines) EXPECT_GT(line.size(), 400000U);
+}
+
+}  // namespace
+}  // namespace tutti::parallel

@@ -1,0 +1,139 @@
+#include "tutti/parallel/run/backend_thread.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/parallel/run/job_record.h"
+
+namespace tutti::parallel {
+
+using namespace std::chrono_literals;
+
+// Runs the backend's commands so that close() can end the one under way and has the last words
+// done quickly.
+class BackendThread::Runner final : public CommandRunner {
+ public:
+  explicit Runner(CommandRunner& runner)
+      : runner_(runner), stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (!stop_) throw_errno("cannot make an eventfd", errno);
+  }
+  CommandResult run(const Command& command) override {
+    Command own = command;
+    if (closing_)
+      own.timeout = own.timeout == 0ms ? kLastWords : std::min(own.timeout, kLastWords);
+    else
+      own.stop_fd = stop_.get();
+    return runner_.run(own);
+  }
+  void stop() noexcept {
+    closing_ = true;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto n = ::write(stop_.get(), &one, sizeof one);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLastWords = 10s;
+  CommandRunner& runner_;
+  UniqueFd stop_;
+  std::atomic<bool> closing_{false};
+};
+
+BackendThread::BackendThread(const Make& make, CommandRunner& runner, Mailbox& mailbox,
+                             Options options)
+    : options_(std::move(options)),
+      mailbox_(mailbox),
+      runner_(std::make_unique<Runner>(runner)),
+      backend_(make(*runner_)),
+      thread_(std::make_unique<SideThread>()) {
+  if (options_.keep_record) thread_->post([this] { cancel_left_over(); });
+}
+
+void BackendThread::cancel_left_over() noexcept try {
+  if (!options_.keep_record || std::exchange(cleaned_up_, true)) return;
+  const JobRecord left = JobRecord::read(options_.run_folder);
+  if (left.life.empty() || left.env != options_.env) return;
+  backend_->cancel_left_over(left.life, left.job_ids);
+  std::filesystem::remove(JobRecord::path(options_.run_folder));
+} catch (const std::exception& error) {
+  log::warning("cannot end what an earlier driver has left: {}", error.what());
+}
+
+BackendThread::~BackendThread() { close(); }
+
+void BackendThread::note(std::vector<std::string> job_ids) {
+  if (!options_.keep_record || (job_ids == noted_ && !noted_.empty())) return;
+  noted_ = std::move(job_ids);
+  try {
+    JobRecord{options_.env, options_.life, noted_}.write(options_.run_folder);
+  } catch (const Error& error) {
+    log::warning("cannot note the jobs of this run: {}", error.what());
+  }
+}
+
+void BackendThread::submit(int n, std::vector<std::string> avoid,
+                           std::function<void(const Submitted&)> then) {
+  thread_->post([this, n, avoid = std::move(avoid), then = std::move(then)] {
+    note(noted_);  // our life is on record before the scheduler hears of us
+    Submitted answer;
+    try {
+      backend_->avoid(avoid);
+      answer.jobs = backend_->submit(n);
+    } catch (const SchedulerUnreachable&) {
+      answer.error = std::current_exception();
+      answer.unreachable = true;
+    } catch (const std::exception&) {
+      answer.error = std::current_exception();
+    }
+    std::vector<std::string> ids = noted_;
+    for (const JobStatus& job : answer.jobs) ids.push_back(job.job_id);
+    note(std::move(ids));
+    mailbox_.post([then, answer = std::move(answer)] { then(answer); });
+  });
+}
+
+void BackendThread::look(std::function<void(const std::vector<JobStatus>&)> then) {
+  if (std::exchange(looking_, true)) return;
+  thread_->post([this, then = std::move(then)] {
+    std::vector<JobStatus> jobs;
+    try {
+      jobs = backend_->poll();
+    } catch (const std::exception& error) {  // whoever cannot be asked says nothing of our jobs
+      log::warning("cannot ask for the state of our jobs: {}", error.what());
+    }
+    mailbox_.post([this, then, jobs = std::move(jobs)] {
+      looking_ = false;
+      then(jobs);
+    });
+  });
+}
+
+void BackendThread::cancel(std::vector<std::string> job_ids) {
+  thread_->post([this, job_ids = std::move(job_ids)] { backend_->cancel(job_ids); });
+}
+
+void BackendThread::adopt(std::vector<JobStatus> jobs) {
+  thread_->post([this, jobs = std::move(jobs)] { backend_->adopt(jobs); });
+}
+
+void BackendThread::close() noexcept {
+  if (!thread_) return;
+  runner_->stop();
+  thread_->drop_queued();
+  thread_->post([this] {
+    cancel_left_over();  // if it was dropped with the rest of the queue
+    const bool all_gone = backend_->cancel();
+    backend_.reset();
+    std::error_code ignored;  // it would only be read once more
+    if (options_.keep_record && all_gone)
+      std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
+  });
+  thread_.reset();
+}
+
+}  // namespace tutti::parallel

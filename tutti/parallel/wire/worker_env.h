@@ -1,0 +1,19 @@
+// What a worker finds in its environment, beside WorkerLaunch::env. Nothing secret travels this
+// way, except where the user asks for it: job scripts are world-readable on many clusters.
+#pragma once
+
+namespace tutti::parallel::worker_env {
+
+inline constexpr char kJobId[] = "TUTTI_JOB_ID";                     // the scheduler's own job id
+inline constexpr char kThreads[] = "TUTTI_WORKER_THREADS";           // cores / processes
+inline constexpr char kMemoryLimit[] = "TUTTI_WORKER_MEMORY_LIMIT";  // bytes, memory / processes
+// Seconds without a driver before it leaves.
+inline constexpr char kDeathTimeout[] = "TUTTI_WORKER_DEATH_TIMEOUT";
+// Unix seconds: finish the running item and leave, because the job's walltime is near.
+inline constexpr char kDrainAt[] = "TUTTI_WORKER_DRAIN_AT";
+inline constexpr char kInterface[] = "TUTTI_WORKER_INTERFACE";  // network to reach the driver by
+inline constexpr char kNice[] = "TUTTI_WORKER_NICE";
+inline constexpr char kCpus[] = "TUTTI_WORKER_CPUS";             // "0,2,4"
+inline constexpr char kOpenFiles[] = "TUTTI_WORKER_OPEN_FILES";  // soft limit; the driver has more
+
+}  // namespace tutti::parallel::worker_env
