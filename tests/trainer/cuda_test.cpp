@@ -100,6 +100,17 @@ TEST_F(Cuda, EveryPrecisionLearnsTheSame) {
   }
 }
 
+TEST_F(Cuda, GradientsThatAreNotFiniteNeverReachTheWeightsAndEndTheRun) {
+  for (const PrecisionMode mode : {PrecisionMode::k32, PrecisionMode::k16Mixed}) {
+    settings.precision = mode;
+    settings.max_nonfinite_steps = 30;  // more than the loss scale has halves
+    toy::BadGradients model(3);
+    EXPECT_THROW(fit_toy(model), DataError) << to_string(mode);
+    for (const auto& [name, p] : model.named_parameters())
+      EXPECT_TRUE(p.isfinite().all().item<bool>()) << name;
+  }
+}
+
 TEST_F(Cuda, HalfPrecisionDropsOverflowingStepsAndLowersTheScale) {
   // The first scale, 65536, times a loss of thousands overflows half precision.
   class Steep final : public toy::Model {

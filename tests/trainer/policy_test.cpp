@@ -190,33 +190,12 @@ TEST(NotFinite, ADroppedStepLeavesNoTrace) {
   EXPECT_TRUE(train(true).equal(train(false)));
 }
 
-// Gradients of NaN with a finite loss, from some step on.
-class BadGradients final : public toy::Model {
- public:
-  explicit BadGradients(int from) : from_(from) {}
-  StepOutput training_step(const Batch& batch) override {
-    StepOutput out = toy::Model::training_step(batch);
-    if (calls_++ >= from_) {
-      const auto w = module()->named_parameters()["first.weight"].flatten()[0];
-      out.loss = out.loss + torch::sqrt(w - w.detach());
-    }
-    return out;
-  }
-  StepOutput validation_step(const Batch& batch) override {
-    return toy::Model::training_step(batch);
-  }
-
- private:
-  int from_;
-  int calls_ = 0;
-};
-
 TEST(NotFinite, GradientsEndTheRunAfterTooManyInARowWithAndWithoutClipping) {
   for (const double clip : {0.0, 1.0}) {
     SmallRun s;
     s.settings.gradient_clip_val = clip;
     s.settings.max_nonfinite_steps = 5;
-    BadGradients model(3);
+    toy::BadGradients model(3);
     EXPECT_THAT(refusal(s, &model),
                 HasSubstr("a gradient was NaN or infinite in 5 steps in a row"));
     EXPECT_TRUE(s.weights(&model).isfinite().all().item<bool>());

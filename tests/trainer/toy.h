@@ -108,6 +108,25 @@ class Model : public ModuleModel {
   }
 };
 
+// Gradients of NaN with a finite loss, from some step on.
+class BadGradients final : public Model {
+ public:
+  explicit BadGradients(int from) : from_(from) {}
+  StepOutput training_step(const Batch& batch) override {
+    StepOutput out = Model::training_step(batch);
+    if (calls_++ >= from_) {
+      const auto w = module()->named_parameters()["first.weight"].flatten()[0];
+      out.loss = out.loss + torch::sqrt(w - w.detach());
+    }
+    return out;
+  }
+  StepOutput validation_step(const Batch& batch) override { return Model::training_step(batch); }
+
+ private:
+  int from_;
+  int calls_ = 0;
+};
+
 // `num_batches` global batches of `batch_size` examples; example i is the same whatever the
 // batching.
 inline std::vector<Batch> batches(int num_batches, int batch_size) {
