@@ -76,8 +76,8 @@ const std::vector<std::string>& free_keys() {
 // Under any block.
 bool is_free_name(const std::string& name) {
   static const std::vector<std::string> names = {
-      "num_workers",        "prefetch_factor", "prefetch",       "pin_memory",
-      "persistent_workers", "total_shards",    "dist_world_size"};
+      "num_workers",  "prefetch_factor", "prefetch", "pin_memory", "persistent_workers",
+      "total_shards", "dist_world_size", "on_bad",   "plan_cache"};
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
