@@ -108,7 +108,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   trainer::World world = trainer::join_world(rank, meeting);
   on_rank_zero(*world.control, [&] {
     experiment = std::make_unique<Experiment>(context, outline.loop.checkpoint_folder,
-                                              rank.restart_count > 0);
+                                              std::max(rank.restart_count, restart_count()) > 0);
   });
   // Equal weights on all ranks; the loop makes dropout differ.
   torch::manual_seed(outline.loop.seed);
