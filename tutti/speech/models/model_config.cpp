@@ -519,7 +519,8 @@ Node model_part(const Node& flat) {
   auto map = std::make_shared<config::Value>(*flat.value());
   map->map.clear();
   map->key_marks.clear();
-  for (const config::FieldInfo& field : model_schema().info().fields) {
+  const auto schema = model_schema();  // a temporary would be gone before the first turn
+  for (const config::FieldInfo& field : schema.info().fields) {
     const Node value = flat[field.key];
     if (!value.defined()) continue;
     map->map.emplace_back(field.key, value.value());
