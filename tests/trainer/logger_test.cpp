@@ -84,6 +84,26 @@ TEST(TensorBoard, ItsOwnReaderFindsEveryValueAlsoOfAKilledRun) {
   EXPECT_NEAR(seen["lr"][0][1].get<double>(), 1e-4, 1e-10);
 }
 
+TEST(TensorBoard, LeavesOutWhatAKilledRunLoggedAfterItsLastSave) {
+  TempFolder folder;
+  {
+    const auto killed = make_tensorboard_logger(folder.path());
+    for (int step = 1; step <= 5; ++step) killed->log({step, 0}, {{"loss", 9.0}});
+  }
+  const auto file = std::filesystem::directory_iterator(folder.path())->path();
+  std::filesystem::rename(file, folder.path() / "events.out.tfevents.0000000001.host.1.0");
+  const auto resumed = make_tensorboard_logger(folder.path());
+  resumed->rewind(3, false);
+  for (int step = 4; step <= 6; ++step) resumed->log({step, 0}, {{"loss", 1.0}});
+  const auto result =
+      run_command({.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
+                            folder.path().string()}});
+  if (result.exit_code == 77) GTEST_SKIP() << result.err;
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_EQ(parse_json(result.out, "events")["loss"],
+            Json::parse("[[1,9.0],[2,9.0],[3,9.0],[4,1.0],[5,1.0],[6,1.0]]"));
+}
+
 TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {
   TempFolder folder;
   {

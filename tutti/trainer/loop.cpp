@@ -375,8 +375,8 @@ FitResult fit(FitInputs& inputs) {
     if ((run.is_main() || strategy.placements()) && !run.settings.checkpoint_folder.empty())
       run.store =
           std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
-    if (run.resumed)
-      for (Logger* logger : run.in.loggers) logger->rewind(run.step, run.validation_pending);
+    for (Logger* logger : run.in.loggers)  // from the beginning: there was no step
+      logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
     if (run.is_main()) log::info("{}", describe_run(run));
     run.started = run.last_save = std::chrono::steady_clock::now();
     if (inputs.begins) inputs.begins();

@@ -21,7 +21,7 @@ class Logger {
   virtual ~Logger() = default;
   virtual void log(const LogPoint& at, const Metrics& metrics) = 0;
   virtual void flush() = 0;
-  // The run goes on after `step`: what was logged of later ones, by a process that was killed before
+  // The run goes on after `step` (-1: begins): what was logged of later ones, by a process that was killed before
   // it saved, is forgotten. `at_the_end`: so is what ends that step (validation, epoch), which is
   // done again.
   virtual void rewind(std::int64_t /*step*/, bool /*at_the_end*/) {}

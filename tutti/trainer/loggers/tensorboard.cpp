@@ -96,6 +96,11 @@ class TensorBoardLogger final : public Logger {
 
   // The start of a session at a step: TensorBoard then leaves out what older files have from there.
   void rewind(std::int64_t step, bool /*at_the_end*/) override {
+    bool has_older = false;
+    for (const auto& entry : std::filesystem::directory_iterator(path_.parent_path()))
+      has_older = has_older || (entry.path() != path_ &&
+                                entry.path().filename().string().rfind("events.out.", 0) == 0);
+    if (!has_older) return;
     std::string session;
     append_key(session, 1, kVarint);
     append_varint(session, 1);  // START
