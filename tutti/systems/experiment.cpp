@@ -257,10 +257,11 @@ int restart_count() {
 void refuse_start(const StageContext& context) {
   if (restart_count() > 0) return;  // the lock may be our own
   const fs::path exp_dir = context.folder("exp_dir");
+  const auto plan = trainer::plan_training(context.training, {.exp_dir = exp_dir, .rank = -1});
+  if (plan.loop.fast_dev_run > 0) return;  // it leaves nothing in the folder
   const auto holder = parallel::FolderLock::holder(exp_dir);
   if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
   if (wants_fresh_start(context)) return;
-  const auto plan = trainer::plan_training(context.training, {.exp_dir = exp_dir, .rank = -1});
   refuse_changed_config(context, exp_dir, plan.loop.checkpoint_folder);
 }
 

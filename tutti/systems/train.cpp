@@ -107,6 +107,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   meeting.must_agree = {{"config", config::to_json(context.training).dump()}};
   trainer::World world = trainer::join_world(rank, meeting);
   on_rank_zero(*world.control, [&] {
+    if (outline.loop.fast_dev_run > 0) return;  // it leaves nothing in the folder
     experiment = std::make_unique<Experiment>(context, outline.loop.checkpoint_folder,
                                               std::max(rank.restart_count, restart_count()) > 0);
   });
@@ -115,7 +116,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   const auto model = make_training_model(context.training);
   Sources sources =
       open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
-  on_rank_zero(*world.control, [&] { experiment->clear_way(); });
+  on_rank_zero(*world.control, [&] {
+    if (experiment) experiment->clear_way();
+  });
   trainer::TrainingPlan plan = trainer::plan_training(
       context.training, {.exp_dir = exp_dir, .device = device, .rank = rank.rank});
   if (plan.loop.resume == "never") plan.loop.resume = "auto";  // an earlier run was moved away
