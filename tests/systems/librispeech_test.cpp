@@ -12,7 +12,7 @@
 #include "tutti/core/text.h"
 #include "tutti/systems/builders/download.h"
 #include "tutti/systems/stage.h"
-#include "tutti/systems/training_model.h"
+#include "tutti/systems/training/training_model.h"
 
 namespace tutti::systems {
 namespace {

@@ -7,7 +7,7 @@
 #include "tutti/parallel/runner.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
-#include "tutti/systems/training_model.h"
+#include "tutti/systems/training/training_model.h"
 #include "tutti/trainer/model.h"
 
 namespace {

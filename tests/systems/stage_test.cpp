@@ -8,9 +8,9 @@
 #include "tutti/core/file.h"
 #include "tutti/systems/builders/numbers.h"
 #include "tutti/systems/dataset_builder.h"
-#include "tutti/systems/experiment.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/preprocess.h"
+#include "tutti/systems/training/experiment.h"
 
 namespace tutti::systems {
 namespace {

@@ -14,7 +14,7 @@
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
 #include "tutti/systems/standard_checker.h"
-#include "tutti/systems/training_model.h"
+#include "tutti/systems/training/training_model.h"
 
 namespace tutti::systems {
 namespace {

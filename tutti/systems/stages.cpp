@@ -1,7 +1,7 @@
 #include "tutti/systems/stages.h"
 
-#include "tutti/systems/experiment.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/training/experiment.h"
 
 namespace tutti::systems {
 

@@ -9,8 +9,8 @@
 #include "tutti/data/collate.h"
 #include "tutti/speech/text/token_list.h"
 #include "tutti/systems/item_model.h"
-#include "tutti/systems/planned_source.h"
 #include "tutti/systems/torchscript_settings.h"
+#include "tutti/systems/training/planned_source.h"
 #include "tutti/trainer/checkpoint/pth.h"
 #include "tutti/trainer/checkpoint/safetensors.h"
 

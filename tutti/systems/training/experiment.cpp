@@ -1,4 +1,4 @@
-#include "tutti/systems/experiment.h"
+#include "tutti/systems/training/experiment.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tutti/systems/training_model.h"
+#include "tutti/systems/training/training_model.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tutti/systems/planned_source.h"
+#include "tutti/systems/training/planned_source.h"
 
 #include <torch/torch.h>
 
