@@ -28,7 +28,7 @@ TEST(Owsm, Prompts) {
               ElementsAre(id("<sos>"), id("<eng>"), id("<asr>"), id("<notimestamps>")));
   EXPECT_THAT(owsm.prompt({.language = "<jpn>", .task = "<st_eng>", .timestamps = true}),
               ElementsAre(id("<sos>"), id("<jpn>"), id("<st_eng>")));
-  EXPECT_THAT(owsm.prompt({.timestamps = true, .previous = {id("▁a")}}),
+  EXPECT_THAT(owsm.prompt({.timestamps = true, .previous = std::vector<std::int64_t>{id("▁a")}}),
               ElementsAre(id("<sop>"), id("▁a"), id("<sos>"), id("<eng>"), id("<asr>")));
   EXPECT_THROW(owsm.prompt({.language = "<xyz>"}), DataError);
   EXPECT_THROW(OwsmTokens(TokenList({"<blank>", "<unk>"})), DataError);

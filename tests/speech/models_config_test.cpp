@@ -1,6 +1,8 @@
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
 
+#include "tutti/speech/models/asr_model.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -50,11 +52,10 @@ decoder_conf: {attention_heads: 16, linear_units: 4096, num_blocks: 18, use_flas
   gradient_checkpoint_layers: [1, 3, 5, 7, 9, 11, 13, 15, 17]}
 model_conf: {ctc_weight: 0.3, lsm_weight: 0.1, length_normalized_loss: false, sym_na: "<na>"}
 vocab_size: 50002
-batch_type: unsorted
 init: none
 )",
                                        "config.yaml");
-  const AsrSettings settings = read_espnet_config(node, problems);
+  const AsrSettings settings = read_asr_model_block(node, /*is_s2t=*/true, problems);
   EXPECT_EQ(problems.describe(), "");
   EXPECT_EQ(count_parameters(settings), 1022134948);
 }

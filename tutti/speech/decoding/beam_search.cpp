@@ -70,6 +70,8 @@ class Search {
                    CtcPrefixScore::Settings{model.blank, model.eos, prompt_.back(),
                                             static_cast<std::int64_t>(prompt_.size()) - 1});
     }
+    if (options.times)
+      times_.emplace(*options.times, model.vocab_size, prompt_, count, beam_, device_);
     const auto doubles = torch::dtype(torch::kFloat64).device(device_);
     score_ = torch::full({count, beam_}, kDead, doubles);
     score_.select(1, 0).zero_();
@@ -118,6 +120,7 @@ class Search {
   std::shared_ptr<const std::vector<std::int64_t>> active_;
   std::unique_ptr<StepScorer> decoder_;
   std::optional<CtcPrefixScore> ctc_;
+  std::optional<TimeFilter> times_;
   torch::Tensor tokens_;                             // (N) newest, or (N, L) the prompt
   torch::Tensor score_, decoder_score_, ctc_score_;  // (U, W)
   torch::Tensor best_ended_;                         // (U)
@@ -134,9 +137,15 @@ Search::Candidates Search::candidates() {
     out.tokens = torch::arange(model_.vocab_size, torch::dtype(torch::kInt64).device(device_))
                      .view({1, 1, -1})
                      .expand({count, beam_, -1});
+    if (times_)
+      out.bias = times_->bias()
+                     .expand({count * beam_, -1})
+                     .reshape({count, beam_, -1})
+                     .to(torch::kFloat64);
     return out;
   }
-  const torch::Tensor log_probs = decoder_->step(tokens_);  // (N, V)
+  torch::Tensor log_probs = decoder_->step(tokens_);  // (N, V)
+  if (times_) log_probs = log_probs + times_->bias();
   const std::int64_t vocab = log_probs.size(1);
   const auto view = [&](const torch::Tensor& x) { return x.view({count, beam_, -1}); };
   if (!ctc_) {
@@ -215,6 +224,7 @@ void Search::step(std::int64_t i) {
   steps_.push_back({active_, tokens, parents, ended, decoder_score_, ctc_score_});
 
   if (ctc_) ctc_->advance(parents, tokens);
+  if (times_) times_->advance(parents, tokens);
   if (decoder_) {
     const torch::Tensor first_row = torch::arange(count, parents.options()).unsqueeze(1) * beam_;
     decoder_->reorder((first_row + parents).view({-1}));
@@ -242,6 +252,7 @@ bool Search::drop_finished() {
     *x = x->index_select(0, index);
   for (torch::Tensor& x : best_by_step_) x = x.index_select(0, index);
   if (ctc_) ctc_->select_utterances(index);
+  if (times_) times_->select_utterances(index);
   if (decoder_) decoder_->select_utterances(index);
   return true;
 }

@@ -25,8 +25,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "tutti/speech/decoding/time_filter.h"
 #include "tutti/speech/models/lengths.h"
 
 namespace tutti::speech {
@@ -66,6 +68,7 @@ struct BeamSearchOptions {
   std::int64_t nbest = 1;
   double pre_beam_ratio = 1.5;
   std::vector<std::int64_t> prompt;  // what every hypothesis begins with; empty: <sos>
+  std::optional<TimeTokens> times;   // OWSM: the rules of its time tokens hold
   // Steps between two looks at the device; 0: 1 on a CPU, 8 elsewhere. Never changes a result.
   std::int64_t steps_per_check = 0;
 };

@@ -2,17 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tutti/core/error.h"
 
 namespace tutti::speech {
 
-OwsmTokens::OwsmTokens(const TokenList& tokens) : tokens_(tokens) {
-  first_time_ = require("<0.00>");
-  last_time_ = require("<30.00>");
-  if (last_time_ - first_time_ != static_cast<std::int64_t>(kWindow / kResolution + 0.5))
-    throw DataError(
-        fmt::format("token list: <0.00> is token {} and <30.00> is token {}, expected 1500 apart",
-                    first_time_, last_time_));
+OwsmTokens::OwsmTokens(const TokenList& tokens, OwsmSymbols symbols)
+    : tokens_(tokens), symbols_(std::move(symbols)) {
+  no_times_ = require(symbols_.no_times);
+  first_time_ = require(symbols_.first_time);
+  last_time_ = require(symbols_.last_time);
+  const std::int64_t steps = std::llround(symbols_.window / symbols_.resolution);
+  if (last_time_ - first_time_ != steps)
+    throw DataError(fmt::format("token list: {} is token {} and {} is token {}, expected {} apart",
+                                symbols_.first_time, first_time_, symbols_.last_time, last_time_,
+                                steps));
+}
+
+// <xx> or <xxx>, but for the three tasks and marks of that length.
+bool OwsmTokens::is_language(std::int64_t token) const {
+  const std::string& name = tokens_.token(static_cast<int>(token));
+  if ((name.size() != 4 && name.size() != 5) || name.front() != '<' || name.back() != '>')
+    return false;
+  for (const char* other : {"<na>", "<asr>", "<unk>", "<sos>", "<eos>", "<sop>"})
+    if (name == other) return false;
+  return std::all_of(name.begin() + 1, name.end() - 1, [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
+std::vector<std::string> OwsmTokens::languages() const {
+  std::vector<std::string> out;
+  for (int id = 0; id < tokens_.size(); ++id)
+    if (is_language(id)) out.push_back(tokens_.token(id));
+  return out;
 }
 
 std::int64_t OwsmTokens::require(const std::string& token) const {
@@ -25,14 +48,17 @@ std::int64_t OwsmTokens::require(const std::string& token) const {
 
 std::vector<std::int64_t> OwsmTokens::prompt(const OwsmPrompt& prompt) const {
   std::vector<std::int64_t> out;
-  if (!prompt.previous.empty()) {
-    out.push_back(require("<sop>"));
-    out.insert(out.end(), prompt.previous.begin(), prompt.previous.end());
+  const bool is_known =
+      prompt.previous && std::find(prompt.previous->begin(), prompt.previous->end(),
+                                   not_available()) == prompt.previous->end();
+  if (is_known) {
+    out.push_back(require(symbols_.previous));
+    out.insert(out.end(), prompt.previous->begin(), prompt.previous->end());
   }
-  out.push_back(tokens_.find("<sos>") >= 0 ? require("<sos>") : require(std::string(kSosEos)));
+  out.push_back(require(symbols_.sos));
   out.push_back(require(prompt.language));
   out.push_back(require(prompt.task));
-  if (!prompt.timestamps) out.push_back(require("<notimestamps>"));
+  if (!prompt.timestamps) out.push_back(no_times_);
   return out;
 }
 
@@ -42,8 +68,8 @@ OwsmSegments OwsmTokens::segments(std::vector<std::int64_t> tokens, double compl
     if (is_time(tokens[i])) times.push_back(i);
   OwsmSegments out;
   if (times.empty()) {
-    if (!tokens.empty()) out.utterances.push_back({0, kWindow, std::move(tokens)});
-    out.next = kWindow;
+    if (!tokens.empty()) out.utterances.push_back({0, window(), std::move(tokens)});
+    out.next = window();
     return out;
   }
   if (times.size() == 1) {  // a start without an end: to the end of the window
@@ -53,7 +79,8 @@ OwsmSegments OwsmTokens::segments(std::vector<std::int64_t> tokens, double compl
   if (times.size() % 2 == 1) {  // the last utterance has only begun
     out.next = seconds(tokens[times.back()]);
     times.pop_back();
-  } else if (times.size() > 2 && seconds(tokens[times.back()]) > complete_before) {
+  } else if (times.size() > 2 && tokens[times.back()] - first_time_ >
+                                     std::llround(complete_before / symbols_.resolution)) {
     out.next = seconds(tokens[times[times.size() - 2]]);
     times.resize(times.size() - 2);
   } else {
@@ -66,7 +93,7 @@ OwsmSegments OwsmTokens::segments(std::vector<std::int64_t> tokens, double compl
         {seconds(tokens[times[i]]), seconds(tokens[times[i + 1]]), {first, last}});
   }
   // A model that says "nothing until 0.00" would never get on.
-  if (out.next <= 0) out.next = kWindow;
+  if (out.next <= 0) out.next = window();
   return out;
 }
 

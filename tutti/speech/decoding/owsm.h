@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,34 @@
 
 namespace tutti::speech {
 
+// Names and sizes that `preprocessor_conf` of a speech-to-text model gives.
+struct OwsmSymbols {
+  std::string no_times = "<notimestamps>";
+  std::string first_time = "<0.00>", last_time = "<30.00>";
+  std::string not_available = "<na>";
+  std::string sos = "<sos>", eos = "<eos>", previous = "<sop>";
+  double window = 30.0;      // seconds that the model hears at once
+  double resolution = 0.02;  // seconds between two time tokens
+};
+
 struct OwsmPrompt {
   std::string language = "<eng>";
   std::string task = "<asr>";  // <asr>, or <st_xxx> to translate into xxx
   bool timestamps = false;
-  std::vector<std::int64_t> previous;  // tokens of the text before, or empty
+  // Tokens of the text before. An empty text is not the same as none: the model is told that there
+  // was one.
+  std::optional<std::vector<std::int64_t>> previous;
+};
+
+// How a search is started; languages and task are options of the recogniser.
+struct OwsmCall {
+  bool timestamps = false;
+  std::optional<std::string> previous;  // the text before
+};
+
+struct LanguageGuess {
+  std::string language;  // a token, e.g. <eng>
+  double probability = 0;
 };
 
 struct TimedTokens {
@@ -34,26 +58,33 @@ struct OwsmSegments {
 
 class OwsmTokens {
  public:
-  static constexpr double kResolution = 0.02;  // seconds between two time tokens
-  static constexpr double kWindow = 30.0;      // seconds
-
-  // Keeps a reference: `tokens` must outlive this object.
-  explicit OwsmTokens(const TokenList& tokens);
+  // Keeps a reference: `tokens` must outlive this object. Throws DataError when a symbol is missing.
+  explicit OwsmTokens(const TokenList& tokens, OwsmSymbols symbols = {});
 
   std::vector<std::int64_t> prompt(const OwsmPrompt& prompt) const;
   bool is_time(std::int64_t token) const { return token >= first_time_ && token <= last_time_; }
   double seconds(std::int64_t token) const {
-    return static_cast<double>(token - first_time_) * kResolution;
+    return static_cast<double>(token - first_time_) * symbols_.resolution;
   }
+  double window() const { return symbols_.window; }
+  std::int64_t no_times() const { return no_times_; }
+  std::int64_t first_time() const { return first_time_; }
+  std::int64_t last_time() const { return last_time_; }
+  std::int64_t not_available() const { return tokens_.find(symbols_.not_available); }
+  // The tokens of languages and tasks, by their names: <eng>, <asr>, ...
+  bool is_language(std::int64_t token) const;
+  std::vector<std::string> languages() const;
+  // Throws DataError for a token the list does not have.
+  std::int64_t require(const std::string& token) const;
   // Utterances between pairs of time tokens. When the last one ends after `complete_before` seconds
   // and is not the only one, it may be cut off: it is left to the next window, which begins where
   // it did. Without any time token the whole window is one utterance.
   OwsmSegments segments(std::vector<std::int64_t> tokens, double complete_before = 29.0) const;
 
  private:
-  std::int64_t require(const std::string& token) const;
   const TokenList& tokens_;
-  std::int64_t first_time_ = 0, last_time_ = 0;
+  OwsmSymbols symbols_;
+  std::int64_t no_times_ = 0, first_time_ = 0, last_time_ = 0;
 };
 
 }  // namespace tutti::speech

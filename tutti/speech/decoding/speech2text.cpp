@@ -17,6 +17,7 @@
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/decoding/batching.h"
 #include "tutti/speech/decoding/ctc_search.h"
+#include "tutti/speech/decoding/owsm_search.h"
 
 namespace tutti::speech {
 namespace {
@@ -119,8 +120,10 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   if (!model_->predictor.is_empty()) model_->predictor->to(dtype);
   if (!model_->joint_network.is_empty()) model_->joint_network->to(dtype);
 
-  if (is_owsm()) owsm_ = std::make_unique<OwsmTokens>(codec_.tokens());
-  if (!model_->decoder.is_empty()) {
+  if (is_owsm()) {
+    owsm_ = std::make_unique<OwsmSearch>(model_, codec_, options_, device_);
+    owsm_call_ = {options_.predict_time, options_.text_prev};
+  } else if (!model_->decoder.is_empty()) {
     BeamSearchOptions search{.beam_size = options_.beam_size,
                              .ctc_weight = options_.ctc_weight,
                              .penalty = options_.penalty,
@@ -128,10 +131,6 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
                              .minlenratio = options_.minlenratio,
                              .normalize_length = options_.normalize_length,
                              .nbest = options_.nbest};
-    if (is_owsm())
-      search.prompt = owsm_->prompt({.language = options_.lang_sym,
-                                     .task = options_.task_sym,
-                                     .timestamps = options_.predict_time});
     beam_search_ = std::make_unique<BeamSearch>(search_model(model_), std::move(search));
   } else if (!is_transducer() && model_->ctc.is_empty()) {
     throw ConfigError("the model has neither a decoder nor CTC: there is nothing to decode with");
@@ -154,18 +153,26 @@ std::vector<Recognised> Speech2Text::decode(const std::vector<std::vector<float>
 
 std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform>& waveforms) {
   std::vector<Recognised> results(waveforms.size());
-  std::vector<Waveform> whole;
-  std::vector<std::size_t> items;
+  std::vector<Waveform> whole, timed;
+  std::vector<std::size_t> items, timed_items;
   for (std::size_t i = 0; i < waveforms.size(); ++i) {
     results[i].problem = problem_of(waveforms[i]);
     if (!results[i].problem.empty()) {
       results[i].nbest.emplace_back();
+    } else if (is_long(waveforms[i]) && is_owsm() && options_.predict_time) {
+      timed_items.push_back(i);
+      timed.push_back(waveforms[i]);
     } else if (is_long(waveforms[i])) {
       results[i] = decode_cut(waveforms[i], pieces_of(waveforms[i]));
     } else {
       items.push_back(i);
       whole.push_back(waveforms[i]);
     }
+  }
+  if (!timed.empty()) {
+    auto segments = decode_by_times(timed);
+    for (std::size_t k = 0; k < timed.size(); ++k)
+      results[timed_items[k]] = join_segments(std::move(segments[k]));
   }
   std::vector<Recognised> found = decode_whole(whole);
   for (std::size_t k = 0; k < items.size(); ++k) results[items[k]] = std::move(found[k]);
@@ -182,15 +189,24 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
       continue;
     }
     items.push_back(i);
-    lengths.push_back(static_cast<std::int64_t>(waveforms[i].size()));
+    lengths.push_back(is_owsm() ? static_cast<std::int64_t>(owsm_window() * sample_rate(model_))
+                                : static_cast<std::int64_t>(waveforms[i].size()));
   }
+  in_batches(lengths, [&](const std::vector<std::size_t>& positions) {
+    std::vector<std::size_t> batch;
+    for (std::size_t position : positions) batch.push_back(items[position]);
+    decode_batch(waveforms, batch, results);
+  });
+  return results;
+}
+
+void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
+                             const std::function<void(const std::vector<std::size_t>&)>& run) {
   const BatchBudget budget{options_.batch_size,
                            static_cast<std::int64_t>(options_.batch_seconds * sample_rate(model_))};
   for_each_batch(lengths, budget, [&](const std::vector<std::size_t>& positions) {
-    std::vector<std::size_t> batch;
-    for (std::size_t position : positions) batch.push_back(items[position]);
     try {
-      decode_batch(waveforms, batch, results);
+      run(positions);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
 #ifdef TUTTI_WITH_CUDA
@@ -199,7 +215,6 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
       throw OutOfMemory(error.what());
     }
   });
-  return results;
 }
 
 // A search over numbers that are not finite finds nothing, or never ends.
@@ -212,11 +227,9 @@ std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
   return std::vector<bool>(rows, rows + fine_U.numel());
 }
 
-void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
-                               const std::vector<std::size_t>& items,
-                               std::vector<Recognised>& results) {
-  const torch::NoGradGuard no_grad;
-  const auto window = static_cast<std::int64_t>(OwsmTokens::kWindow * sample_rate(model_));
+Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
+                            const std::vector<std::size_t>& items) {
+  const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate(model_));
   Lengths lengths;
   std::int64_t longest = 0;
   for (std::size_t item : items) {
@@ -235,7 +248,14 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
     host = host.view({host.size(0), longest / width, width});
     for (std::int64_t& length : lengths) length /= width;
   }
-  const Encoded encoded = model_->encode(host.to(device_), lengths);
+  return model_->encode(host.to(device_), lengths);
+}
+
+void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
+                               const std::vector<std::size_t>& items,
+                               std::vector<Recognised>& results) {
+  const torch::NoGradGuard no_grad;
+  const Encoded encoded = encode(waveforms, items);
   const std::vector<bool> fine = finite_rows(encoded);
   std::vector<std::size_t> good;
   for (std::size_t row = 0; row < items.size(); ++row) {
@@ -250,10 +270,14 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
     if (!good.empty()) decode_batch(waveforms, good, results);
     return;
   }
-  auto found = search(encoded);
-  if (options_.token_times) add_times(encoded, found);
-  for (std::size_t row = 0; row < items.size(); ++row)
-    results[items[row]].nbest = std::move(found[row]);
+  auto found = is_owsm() ? owsm_->run(encoded, owsm_call_) : search(encoded);
+  const bool has_time_tokens = is_owsm() && owsm_call_.timestamps;
+  if (options_.token_times && !has_time_tokens) add_times(encoded, found);
+  for (std::size_t row = 0; row < items.size(); ++row) {
+    Recognised& result = results[items[row]];
+    result.nbest = std::move(found[row]);
+    if (has_time_tokens) result.segments = owsm_->segments(result.nbest[0]);
+  }
 }
 
 Recognition Speech2Text::finish(const std::vector<std::int64_t>& ids) const {
@@ -261,10 +285,7 @@ Recognition Speech2Text::finish(const std::vector<std::int64_t>& ids) const {
   for (std::int64_t id : ids)
     if (id != model_->settings().blank_id) out.token_ids.push_back(static_cast<int>(id));
   out.tokens = codec_.tokens().pieces(out.token_ids);
-  std::vector<std::string> spoken;
-  for (const std::string& token : out.tokens)
-    if (owsm_ == nullptr || !owsm_->is_time(codec_.tokens().find(token))) spoken.push_back(token);
-  out.text = codec_.tokenizer().text(spoken);
+  out.text = is_owsm() ? owsm_->spoken_text(out.tokens) : codec_.tokenizer().text(out.tokens);
   return out;
 }
 
@@ -346,38 +367,98 @@ void Speech2Text::add_times(const Encoded& encoded, std::vector<std::vector<Reco
   }
 }
 
-std::vector<LongSegment> Speech2Text::decode_long_owsm(Waveform waveform) {
-  if (!options_.predict_time)
-    throw ConfigError(
-        "predict_time: got false, but windows of an OWSM model follow its time tokens",
-        "set predict_time: true");
+std::vector<std::vector<LanguageGuess>> Speech2Text::languages(
+    const std::vector<Waveform>& waveforms, std::size_t nbest) {
+  if (!is_owsm())
+    throw ConfigError("the model knows no languages", "give a speech-to-text model (OWSM)");
+  const torch::NoGradGuard no_grad;
+  std::vector<std::vector<LanguageGuess>> out(waveforms.size());
+  const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate(model_));
+  in_batches(std::vector<std::int64_t>(waveforms.size(), window),
+             [&](const std::vector<std::size_t>& batch) {
+               const auto found = owsm_->languages(encode(waveforms, batch), nbest);
+               for (std::size_t row = 0; row < batch.size(); ++row) out[batch[row]] = found[row];
+             });
+  return out;
+}
+
+std::vector<std::vector<LongSegment>> Speech2Text::decode_by_times(
+    const std::vector<Waveform>& waveforms) {
+  if (options_.ctc_weight > 0)
+    throw ConfigError(fmt::format("ctc_weight: got {}, but windows of an OWSM model follow time "
+                                  "tokens, which CTC does not know",
+                                  options_.ctc_weight),
+                      "set ctc_weight: 0.0");
   const double rate = sample_rate(model_);
-  std::vector<LongSegment> out;
-  for (std::size_t offset = 0; offset < waveform.size();) {
-    const std::size_t size =
-        std::min(waveform.size() - offset, static_cast<std::size_t>(OwsmTokens::kWindow * rate));
-    if (static_cast<double>(size) < 0.2 * rate) break;  // a click, not a sentence
-    const Recognition best = decode_whole({waveform.subspan(offset, size)})[0].nbest[0];
-    const OwsmSegments segments = owsm_->segments({best.token_ids.begin(), best.token_ids.end()});
-    const double start = static_cast<double>(offset) / rate;
-    for (const TimedTokens& utterance : segments.utterances)
-      out.push_back(
-          {start + utterance.begin, start + utterance.end, finish(utterance.tokens).text});
-    offset += static_cast<std::size_t>(std::llround(segments.next * rate));
+  const auto window = static_cast<std::size_t>(owsm_window() * rate);
+  struct Progress {
+    std::size_t offset = 0;
+    std::optional<std::string> previous;
+  };
+  std::vector<Progress> progress(waveforms.size(), {0, options_.text_prev});
+  std::vector<std::vector<LongSegment>> out(waveforms.size());
+  const auto decode_windows = [&](const std::vector<std::size_t>& items) {
+    std::vector<Waveform> windows;
+    for (const std::size_t i : items)
+      windows.push_back(waveforms[i].subspan(
+          progress[i].offset, std::min(window, waveforms[i].size() - progress[i].offset)));
+    const std::vector<Recognised> found = decode_whole(windows);
+    for (std::size_t k = 0; k < items.size(); ++k) {
+      const Recognition& best = found[k].nbest[0];
+      Progress& now = progress[items[k]];
+      const OwsmSegments segments =
+          owsm_->tokens().segments({best.token_ids.begin(), best.token_ids.end()});
+      const double start = static_cast<double>(now.offset) / rate;
+      const auto rounded = [](double seconds) { return std::round(seconds * 100) / 100; };
+      now.previous.emplace();
+      for (const TimedTokens& said : segments.utterances) {
+        now.previous->append(codec_.decode({said.tokens.begin(), said.tokens.end()}));
+        out[items[k]].push_back(
+            {rounded(start + said.begin), rounded(start + said.end), finish(said.tokens).text});
+      }
+      now.offset += static_cast<std::size_t>(std::llround(segments.next * rate));
+    }
+  };
+  const OwsmCall asked = owsm_call_;
+  for (;;) {
+    std::vector<std::size_t> items;  // a rest under 0.2 s is a click, not a sentence
+    for (std::size_t i = 0; i < waveforms.size(); ++i)
+      if (static_cast<double>(progress[i].offset) + 0.2 * rate <=
+          static_cast<double>(waveforms[i].size()))
+        items.push_back(i);
+    if (items.empty()) break;
+    if (!options_.condition_on_prev_text) {
+      owsm_call_ = {true, std::nullopt};
+      decode_windows(items);
+      continue;
+    }
+    for (const std::size_t item : items) {  // each has a prompt of its own
+      owsm_call_ = {true, progress[item].previous};
+      decode_windows({item});
+    }
   }
+  owsm_call_ = asked;
+  return out;
+}
+
+Recognised Speech2Text::join_segments(std::vector<LongSegment> segments) const {
+  Recognised out;
+  out.segments = std::move(segments);
+  out.nbest.emplace_back();
+  for (const LongSegment& segment : out.segments)
+    out.nbest[0].text += (out.nbest[0].text.empty() ? "" : " ") + segment.text;
   return out;
 }
 
 bool Speech2Text::is_long(Waveform waveform) const {
   // Twice, so that an utterance a little over the window is not torn: models bear that much.
-  const double limit = is_owsm() ? OwsmTokens::kWindow : 2 * options_.window;
+  const double limit = is_owsm() ? owsm_window() : 2 * options_.window;
   return options_.cut != "never" && !model_->frontend.is_empty() &&
          static_cast<double>(waveform.size()) > limit * sample_rate(model_);
 }
 
 std::vector<Piece> Speech2Text::pieces_of(Waveform waveform) const {
-  const double window =
-      is_owsm() ? std::min(options_.window, OwsmTokens::kWindow) : options_.window;
+  const double window = is_owsm() ? std::min(options_.window, owsm_window()) : options_.window;
   if (options_.cut == "energy") return cut_in_pauses(waveform, sample_rate(model_), window);
   const bool can_time = !model_->ctc.is_empty() || is_transducer();
   return cut_evenly(waveform.size(), sample_rate(model_), window,
@@ -386,13 +467,6 @@ std::vector<Piece> Speech2Text::pieces_of(Waveform waveform) const {
 
 Recognised Speech2Text::decode_cut(Waveform waveform, const std::vector<Piece>& pieces) {
   Recognised out;
-  if (is_owsm() && options_.predict_time) {
-    out.segments = decode_long_owsm(waveform);
-    out.nbest.emplace_back();
-    for (const LongSegment& segment : out.segments)
-      out.nbest[0].text += (out.nbest[0].text.empty() ? "" : " ") + segment.text;
-    return out;
-  }
   std::vector<Waveform> parts;
   bool has_context = false;
   for (const Piece& piece : pieces) {
@@ -456,7 +530,7 @@ Recognised Speech2Text::join(const std::vector<Piece>& pieces,
 
 std::vector<LongSegment> Speech2Text::decode_long(const std::vector<float>& waveform, double window,
                                                   double context) {
-  if (is_owsm()) return decode_long_owsm(waveform);
+  if (is_owsm()) return decode_by_times({Waveform(waveform)})[0];
   return decode_cut(waveform, cut_evenly(waveform.size(), sample_rate(model_), window, context))
       .segments;
 }

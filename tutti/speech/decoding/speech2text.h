@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,6 +48,8 @@ struct Recognition {
   // gives it there (models with CTC only).
   std::vector<TokenSpan> times;
   std::vector<double> token_confidences;
+  std::string full_text;  // OWSM: with language, task, times and other marks
+  std::string language;   // OWSM: the language token of the prompt
 
   // Probability per token by the search's own score, 0 to 1: the geometric mean over the tokens and
   // the end.
@@ -69,6 +72,8 @@ struct Recognised {
 // Whether so few samples leave the encoder without a frame.
 bool too_short(const AsrModel& model, std::size_t num_samples);
 
+class OwsmSearch;
+
 class Speech2Text {
  public:
   using Waveform = std::span<const float>;  // samples in [-1, 1] at the model's rate
@@ -85,6 +90,10 @@ class Speech2Text {
   // times decide which window a token belongs to.
   std::vector<LongSegment> decode_long(const std::vector<float>& waveform, double window = 30.0,
                                        double context = 2.0);
+
+  // OWSM: the `nbest` likeliest languages of each utterance's first window.
+  std::vector<std::vector<LanguageGuess>> languages(const std::vector<Waveform>& waveforms,
+                                                    std::size_t nbest = 1);
 
   const Speech2TextOptions& options() const noexcept { return options_; }
   const TextCodec& codec() const noexcept { return codec_; }
@@ -109,14 +118,21 @@ class Speech2Text {
   std::string problem_of(Waveform waveform) const;
   bool is_transducer() const { return !model_->predictor.is_empty(); }
   bool is_owsm() const { return !options_.lang_sym.empty(); }
-  std::vector<LongSegment> decode_long_owsm(Waveform waveform);
+  double owsm_window() const { return options_.owsm.window; }
+  // Long recordings of an OWSM model, a window of each at a time.
+  std::vector<std::vector<LongSegment>> decode_by_times(const std::vector<Waveform>& waveforms);
+  Recognised join_segments(std::vector<LongSegment> segments) const;
+  void in_batches(const std::vector<std::int64_t>& lengths,
+                  const std::function<void(const std::vector<std::size_t>&)>& run);
+  Encoded encode(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items);
 
   AsrModel model_;
   TextCodec codec_;
   Speech2TextOptions options_;
   torch::Device device_;
   std::unique_ptr<BeamSearch> beam_search_;  // null: transducer, or CTC alone
-  std::unique_ptr<OwsmTokens> owsm_;
+  std::unique_ptr<OwsmSearch> owsm_;         // null: not an OWSM model
+  OwsmCall owsm_call_;                       // how the next window is decoded
   double seconds_per_frame_ = 0;
 };
 

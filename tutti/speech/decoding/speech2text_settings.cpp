@@ -2,11 +2,48 @@
 
 namespace tutti::speech {
 
+namespace {
+
+// Keys of ESPnet's Speech2Text that mean something we do not do. A file that only repeats the
+// defaults is taken.
+void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
+  using S = Speech2TextOptions;
+  for (const char* key : {"lm_train_config", "lm_file", "ngram_file"})
+    s.refused(key, {}, "language models are not supported: leave it out");
+  s.refused("token_type", {}, "leave it out: the model's own config says it");
+  for (const char* key : {"lang_prompt_token", "nlp_prompt_token", "prompt_token_file"})
+    s.refused(key, {}, "leave it out");
+  for (const char* key :
+       {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar", "hugging_face_decoder",
+        "quantize_asr_model", "quantize_s2t_model", "quantize_lm", "lid_prompt"})
+    s.refused(key, {"false"}, "leave it out");
+  // Without a language model its weight weighs nothing; attention takes the fastest way anyway.
+  for (const char* key :
+       {"lm_weight", "ngram_weight", "ngram_scorer", "use_flash_attn", "quantize_modules",
+        "quantize_dtype", "max_seq_len", "threshold_probability", "max_mask_parallel"})
+    s.field(key, &S::espnet_only, "accepted; without effect");
+  s.field("transducer_conf", &S::espnet_only, "search_type: default or greedy (with beam_size 1)");
+  s.check([](const config::Node& node, const S&, config::Problems& problems) {
+    for (const auto& [key, value] : node["transducer_conf"].items()) {
+      const std::string text = value.is_scalar() ? value.raw() : "";
+      const bool is_known = (key == "search_type" && (text == "default" || text == "greedy")) ||
+                            (key == "score_norm" && text == "true");
+      if (!is_known) problems.add(value, "not supported", "search_type: default is what there is");
+    }
+  });
+}
+
+}  // namespace
+
 config::Schema<Speech2TextOptions> speech2text_schema() {
   using S = Speech2TextOptions;
   config::Schema<S> s("asr", "A CTC/attention or transducer recogniser.");
   s.field("asr_train_config", &S::asr_train_config, "config.yaml of the training run");
   s.field("asr_model_file", &S::asr_model_file, "weights: .safetensors, .pth or .ckpt");
+  s.field("s2t_train_config", &S::s2t_train_config, "the same of an OWSM model");
+  s.field("s2t_model_file", &S::s2t_model_file, "the same of an OWSM model");
+  s.field("model_tag", &S::model_tag, "a published model: a folder or archive on disk");
+  s.field("bpemodel", &S::bpemodel, "sentencepiece model; empty: the one its config names");
   s.field("device", &S::device,
           "auto (the GPU the worker was given, else cpu), cpu, cuda or cuda:N");
   s.field("dtype", &S::dtype, "number format of the model",
@@ -25,9 +62,15 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
   s.field("cut", &S::cut, "where recordings longer than `window` are cut",
           {.one_of = {"energy", "plain", "never"}});
   s.field("window", &S::window, "longest piece of a long recording", {.min = 1, .unit = "seconds"});
-  s.field("lang_sym", &S::lang_sym, "language token of an OWSM model");
+  s.field("lang_sym", &S::lang_sym, "language token of an OWSM model; auto: what it hears");
   s.field("task_sym", &S::task_sym, "task token of an OWSM model");
   s.field("predict_time", &S::predict_time, "time tokens of an OWSM model");
+  s.field("text_prev", &S::text_prev, "what was said before, for an OWSM model");
+  s.field("condition_on_prev_text", &S::condition_on_prev_text,
+          "OWSM, long recordings: each window knows the text before it");
+  s.field("first_lang_sym", &S::first_lang_sym, "first of the languages to choose from");
+  s.field("last_lang_sym", &S::last_lang_sym, "last of the languages to choose from");
+  add_espnet_only(s);
   return s;
 }
 

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tutti/config/schema.h"
+#include "tutti/speech/decoding/owsm.h"
 
 namespace tutti::speech {
 
@@ -14,6 +16,10 @@ struct Speech2TextOptions {
   // ---- the trained model; empty where a model is given as an object or a pack
   std::string asr_train_config;
   std::string asr_model_file;
+  std::string s2t_train_config;  // of an OWSM model, instead of the two above
+  std::string s2t_model_file;
+  std::string model_tag;  // a published folder or archive on disk, instead of all four
+  std::string bpemodel;   // instead of the one its config names
   // ---- where
   std::string device = "auto";  // auto (the GPU this process was given, else cpu), cpu, cuda:1, ...
   std::string dtype = "float32";  // float32, bfloat16, float16, float64; features stay float32
@@ -33,9 +39,14 @@ struct Speech2TextOptions {
   std::string cut = "energy";  // where they are cut: energy (in pauses), plain (anywhere), never
   double window = 30.0;        // seconds a piece may have
   // ---- OWSM: every utterance is padded or cut to 30 s and decoded after this prompt.
-  std::string lang_sym;  // e.g. <eng>; empty: not an OWSM model
+  std::string lang_sym;  // e.g. <eng>; auto: what the model hears; empty: not an OWSM model
   std::string task_sym = "<asr>";
   bool predict_time = false;
+  std::optional<std::string> text_prev;  // what was said before
+  bool condition_on_prev_text = false;   // long recordings: each window knows the text before it
+  std::string first_lang_sym, last_lang_sym;  // languages to choose from; empty: all
+  OwsmSymbols owsm;                           // no keys: the model's own config has them
+  config::Node espnet_only;                   // keys of ESPnet's that are taken at one value only
 };
 
 // All keys of a recogniser.

@@ -44,6 +44,13 @@ void strip_shared_prefix(StateDict& weights, const std::string& prefix) {
   weights = std::move(stripped);
 }
 
+// Names of the layers in ESPnet's first years.
+constexpr std::pair<const char*, const char*> kOldLayers[] = {
+    {"encoder.input_layer.", "encoder.embed."},
+    {"encoder.norm.", "encoder.after_norm."},
+    {"decoder.input_layer.", "decoder.embed."},
+    {"decoder.output_norm.", "decoder.after_norm."}};
+
 // Replaces `old_part` in the middle or at the start of a dotted name.
 bool rename(std::string& name, const std::string& old_part, const std::string& new_part) {
   const std::size_t at = name.find(old_part);
@@ -79,7 +86,11 @@ StateDict modern_names(const StateDict& weights) {
   StateDict result;
   for (const auto& [old_name, tensor] : renamed) {
     if (old_name.ends_with(".pe")) continue;
+    // Adapters that ESPnet saved beside the weights they are already added to.
+    if (old_name.ends_with(".lora_A") || old_name.ends_with(".lora_B")) continue;
     std::string name = old_name;
+    for (const auto& [was, is] : kOldLayers)
+      if (name.starts_with(was)) name.replace(0, std::string_view(was).size(), is);
     if (!rename(name, "embed.out.0.", "embed.out.")) rename(name, "embed.out.1.", "embed.pos_enc.");
     result[name] = tensor;
   }
@@ -120,6 +131,18 @@ void load_state_dict(torch::nn::Module& model, const StateDict& weights, const s
                     "use the config.yaml that belongs to these weights");
   torch::NoGradGuard no_grad;
   for (auto& [name, tensor] : target) tensor.copy_(source.at(name));
+}
+
+void load_published_weights(torch::nn::Module& model, const StateDict& weights,
+                            const std::string& where) {
+  StateDict source = modern_names(weights);
+  for (const auto& [name, tensor] : tensors_of(model)) {
+    const bool is_made_here =
+        name == "normalize.mean" || name == "normalize.std" || name == "frontend.logmel.melmat";
+    if (is_made_here && !source.contains(name) && tensor.count_nonzero().item<std::int64_t>() > 0)
+      source[name] = tensor;
+  }
+  load_state_dict(model, source, where);
 }
 
 }  // namespace tutti::speech

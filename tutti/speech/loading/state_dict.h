@@ -31,7 +31,7 @@ StateDict state_dict(const torch::nn::Module& model);
 // Renames what older ESPnet versions and training wrappers called differently: `embed.out.0.` (a
 // linear layer inside a Sequential) -> `embed.out.`, `embed.out.1.` -> `embed.pos_enc.`; positional
 // tables
-// (`*.pe`) are dropped; a prefix `model.` or `module.` that all names share is removed.
+// (`*.pe`) and merged adapters (`lora_*`) are dropped; names of ESPnet's first years are mapped; a prefix `model.` or `module.` that all names share is removed.
 StateDict modern_names(const StateDict& weights);
 
 // What differs, one name per line, at most `limit` lines a kind; "" when all fits.
@@ -41,5 +41,10 @@ std::string describe_difference(const StateDict& model, const StateDict& weights
 // Copies `weights` (after modern_names) into the model, whatever its device and dtype. Nothing is
 // written unless everything fits. Throws DataError beginning with `where`.
 void load_state_dict(torch::nn::Module& model, const StateDict& weights, const std::string& where);
+
+// The same for weights of others: what the model computed from files of its own (statistics, mel
+// bands) may be missing in them.
+void load_published_weights(torch::nn::Module& model, const StateDict& weights,
+                            const std::string& where);
 
 }  // namespace tutti::speech

@@ -326,6 +326,7 @@ Schema<JointConf> joint_schema() {
   s.field("joint_space_size", &JointConf::joint_space_size, "width", {.min = 1});
   s.field("joint_activation_type", &JointConf::joint_activation_type, "activation",
           {.one_of = {"tanh", "relu"}});
+  s.refused("lin_dec_bias", {"true"}, "remove it: there always is a bias");
   return s;
 }
 
@@ -341,6 +342,8 @@ struct CtcConf {
   bool reduce = true;
   std::optional<bool> ignore_nan_grad;
   bool zero_infinity = true;
+  std::string brctc_risk_strategy = "exp", brctc_group_strategy = "end";
+  double brctc_risk_factor = 0.0;
 };
 
 Schema<CtcConf> ctc_schema() {
@@ -351,6 +354,10 @@ Schema<CtcConf> ctc_schema() {
   s.field("ignore_nan_grad", &CtcConf::ignore_nan_grad, "old name of zero_infinity");
   s.field("zero_infinity", &CtcConf::zero_infinity,
           "utterances too short for their text cost nothing");
+  // ESPnet writes them into every file since 2023.
+  s.field("brctc_risk_strategy", &CtcConf::brctc_risk_strategy, "of ctc_type brctc; not used");
+  s.field("brctc_group_strategy", &CtcConf::brctc_group_strategy, "of ctc_type brctc; not used");
+  s.field("brctc_risk_factor", &CtcConf::brctc_risk_factor, "of ctc_type brctc; not used");
   return s;
 }
 
@@ -370,6 +377,7 @@ struct ModelConf {
   std::optional<std::string> sym_sos, sym_eos, sym_sop, sym_na;
   bool extract_feats_in_collect_stats = true;
   bool autocast_frontend = false;
+  double multi_blank_sigma = 0.05;
 };
 
 Schema<ModelConf> model_conf_schema(bool is_s2t) {
@@ -392,6 +400,10 @@ Schema<ModelConf> model_conf_schema(bool is_s2t) {
   s.field("extract_feats_in_collect_stats", &T::extract_feats_in_collect_stats,
           "accepted: stats are of features");
   s.field("autocast_frontend", &T::autocast_frontend, "accepted: the frontend is always float32");
+  s.field("transducer_multi_blank_sigma", &T::multi_blank_sigma, "of multi-blank losses; not used");
+  for (const char* key : {"aux_ctc", "transducer_multi_blank_durations"})
+    s.refused(key, {}, "leave it out");
+  s.refused("lang_token_id", {"-1"}, "leave it out");
   if (is_s2t) {
     s.field("sym_sop", &T::sym_sop, "the token before a previous text");
     s.field("sym_na", &T::sym_na, "the token of 'not available'");
@@ -514,26 +526,6 @@ AsrSettings read_block(const Node& model, const ModelBlock& block, bool is_s2t, 
   return settings;
 }
 
-// Of a whole file, the keys that make the model.
-Node model_part(const Node& flat) {
-  auto map = std::make_shared<config::Value>(*flat.value());
-  map->map.clear();
-  map->key_marks.clear();
-  const auto schema = model_schema();  // a temporary would be gone before the first turn
-  for (const config::FieldInfo& field : schema.info().fields) {
-    const Node value = flat[field.key];
-    if (!value.defined()) continue;
-    map->map.emplace_back(field.key, value.value());
-    map->key_marks.push_back(flat.key_mark(field.key));
-  }
-  for (const char* key : {"preencoder", "postencoder", "model"})
-    if (flat[key].defined()) {
-      map->map.emplace_back(key, flat[key].value());
-      map->key_marks.push_back(flat.key_mark(key));
-    }
-  return Node(std::move(map), flat.path());
-}
-
 }  // namespace
 
 AsrSettings read_asr_model_block(const Node& model, bool is_s2t, Problems& problems,
@@ -552,13 +544,6 @@ AsrSettings read_asr_settings(const Node& config, Problems& problems, ReadOption
   const config::Component* task = tasks.require("task", config["task"], problems);
   if (task == nullptr) return {};
   return read_asr_model_block(config["model"], task->name == "s2t", problems, options);
-}
-
-AsrSettings read_espnet_config(const Node& flat, Problems& problems, ReadOptions options) {
-  // Only the speech-to-text task has these symbols.
-  const bool is_s2t = flat["model_conf"].is_map() && flat["model_conf"]["sym_na"].defined();
-  return read_block(flat, model_schema().parse(model_part(flat), problems), is_s2t, options,
-                    problems);
 }
 
 std::vector<config::SchemaInfo> asr_model_reference() {

@@ -1,5 +1,5 @@
-// From the `task` and `model` blocks of a training file, or from ESPnet's flat config.yaml, to
-// AsrSettings.
+// From the `task` and `model` blocks of a training file to AsrSettings. (ESPnet2's flat config.yaml
+// becomes such a file in speech/espnet/flat_config.h.)
 //
 //   config::Problems problems;
 //   AsrSettings settings = read_asr_settings(config, problems);
@@ -31,11 +31,6 @@ AsrSettings read_asr_settings(const config::Node& config, config::Problems& prob
 // The `model` block alone.
 AsrSettings read_asr_model_block(const config::Node& model, bool is_s2t, config::Problems& problems,
                                  ReadOptions options = {});
-
-// exp/.../config.yaml as ESPnet2 writes it: the same keys at top level among those of training,
-// which are skipped. Relative paths are as they are in the file.
-AsrSettings read_espnet_config(const config::Node& flat, config::Problems& problems,
-                               ReadOptions options = {});
 
 // For the reference in docs/: the block and every *_conf in it.
 std::vector<config::SchemaInfo> asr_model_reference();

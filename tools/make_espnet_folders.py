@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Makes tests/systems/espnet/NAME/: published models in ESPnet's own layout, with random weights.
+
+ESPNET=<folder that holds espnet2/> STAND_INS=<folder of modules for absent packages, optional> \
+    python3 tools/make_espnet_folders.py tests/systems/espnet
+
+Each folder is what ESPnet's `pack` leaves: meta.yaml, exp/.../config.yaml written by ESPnet's own training
+program (--dry_run), the weights, feats_stats.npz. expected.json beside it has what ESPnet's Speech2Text says
+for the sounds of sound(): see tests/systems/published_test.cpp, which makes the same samples.
+"""
+import importlib.machinery
+import json
+import logging
+import os
+import shutil
+import sys
+import types
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+logging.disable(logging.WARNING)
+sys.path[:0] = [p for p in (os.environ.get("STAND_INS"), os.environ["ESPNET"]) if p]
+import numpy as np
+import torch
+import yaml
+
+
+class Stub(types.ModuleType):
+    """A package that is imported by modules we do not use."""
+
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name == "__version__":
+            return "9.9.9"
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name[0].isupper():
+            return type(name, (), {"__init__": lambda self, *a, **k: None})
+        return lambda *a, **k: a[0] if len(a) == 1 and callable(a[0]) and not k else (lambda f: f)
+
+
+class StubFinder:
+    # Optional packages that are tried in earnest when they can be imported.
+    REAL = {"espnet2", "torch", "numpy", "yaml", "torch_optimizer", "apex", "fairscale", "wandb", "loralib", "k2", "deepspeed"}
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] in self.REAL else importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return Stub(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def slaney_mel(sr, n_fft, n_mels, fmin, fmax, htk=False):
+    """librosa.filters.mel, as tools/make_speech_vectors.py has it."""
+    to_mel = lambda f: f * 3 / 200 if f < 1000 else 15 + 27 * np.log(f / 1000) / np.log(6.4)
+    mel = np.linspace(to_mel(fmin), to_mel(fmax), n_mels + 2)
+    hz = np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
+    f = np.arange(n_fft // 2 + 1) * sr / n_fft
+    up = (f - hz[:-2, None]) / np.diff(hz)[:-1, None]
+    down = (hz[2:, None] - f) / np.diff(hz)[1:, None]
+    weights = np.maximum(0, np.minimum(up, down)).astype(np.float32)
+    return (weights * (2 / (hz[2:] - hz[:-2]))[:, None]).astype(np.float32)
+
+
+sys.modules["librosa"] = Stub("librosa")
+sys.modules["librosa"].filters = types.SimpleNamespace(mel=slaney_mel)
+sys.meta_path.append(StubFinder())
+if not hasattr(torch, "share"):
+    sys.modules["torch.share"] = torch.share = Stub("torch.share")
+if not hasattr(torch, "compiler"):  # torch before 2.1
+    torch.compiler = types.SimpleNamespace(disable=lambda f: f)
+
+import humanfriendly  # noqa: E402
+
+if not hasattr(humanfriendly, "format_size"):
+    humanfriendly.format_size = str
+from espnet2.bin import asr_inference, s2t_inference, s2t_inference_language  # noqa: E402
+from espnet2.tasks.asr import ASRTask  # noqa: E402
+from espnet2.tasks.s2t import S2TTask  # noqa: E402
+
+LETTERS = ["<blank>", "<unk>", "<space>", "E", "T", "y", "n", "1e3", "'", "null", "~", "é", "\u3000", "13_15", "on", ":", "#", "-", "<sos/eos>"]
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "y", "no", "1_0", "…"]
+
+
+def owsm_list():
+    marks = ["<blank>", "<unk>", "<na>", "<nospeech>", "<abk>", "<deu>", "<eng>", "<zul>", "<asr>", "<st_deu>", "<notimestamps>"]
+    return marks + ["<%.2f>" % (i * 0.02) for i in range(1501)] + WORDS + ["<sos>", "<eos>", "<sop>"]
+
+
+def sound(seed, count):
+    """Noise whose loudness rises and falls; integers only, so that any language makes the same."""
+    out, x = np.zeros(count, np.int64), seed
+    for i in range(count):
+        x = (x * 1103515245 + 12345) % 2147483648
+        out[i] = ((x >> 16) % 8192 - 4096) * (1 + (i // 800 * (seed % 7 + 3)) % 11) // 11
+    return (out / 32768).astype(np.float32)
+
+
+COMMON = {"frontend_conf": {"n_fft": 512, "win_length": 400, "hop_length": 160, "n_mels": 20},
+          "specaug": "specaug",
+          "specaug_conf": {"apply_time_warp": True, "time_warp_window": 5, "time_mask_width_ratio_range": [0.0, 0.05]},
+          "optim": "adam", "optim_conf": {"lr": 0.002}, "scheduler": "warmuplr", "scheduler_conf": {"warmup_steps": 15000},
+          "batch_type": "numel", "batch_bins": 140000000, "accum_grad": 1, "max_epoch": 70, "keep_nbest_models": 10,
+          "best_model_criterion": [["valid", "acc", "max"]]}
+FAMILIES = {
+    "conformer": (ASRTask, LETTERS, {
+        "token_type": "char", "normalize": "global_mvn", "encoder": "conformer",
+        "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 2, "macaron_style": True,
+                         "use_cnn_module": True, "cnn_module_kernel": 5, "input_layer": "conv2d", "rel_pos_type": "latest",
+                         "pos_enc_layer_type": "rel_pos", "selfattention_layer_type": "rel_selfattn", "activation_type": "swish"},
+        "decoder": "transformer", "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 2},
+        "model_conf": {"ctc_weight": 0.3, "lsm_weight": 0.1, "length_normalized_loss": False}},
+        [{"beam_size": 1, "ctc_weight": 0.0}, {"beam_size": 4, "ctc_weight": 0.3}, {"beam_size": 3, "ctc_weight": 1.0}]),
+    "ctc": (ASRTask, LETTERS, {
+        "token_type": "char", "normalize": "utterance_mvn", "encoder": "transformer", "ctc_conf": {"ctc_type": "builtin2"},
+        "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 2, "input_layer": "conv2d2"},
+        "model_conf": {"ctc_weight": 1.0}},
+        [{"beam_size": 3, "ctc_weight": 1.0}]),
+    "transducer": (ASRTask, LETTERS, {
+        "token_type": "char", "normalize": "utterance_mvn", "encoder": "e_branchformer",
+        "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 1, "cgmlp_linear_units": 32,
+                         "cgmlp_conv_kernel": 5, "use_ffn": True, "macaron_ffn": True, "merge_conv_kernel": 5, "input_layer": "conv2d6"},
+        "decoder": "transducer", "decoder_conf": {"rnn_type": "lstm", "num_layers": 1, "hidden_size": 16, "dropout": 0.1, "dropout_embed": 0.2},
+        "joint_net_conf": {"joint_space_size": 16}, "model_conf": {"ctc_weight": 0.3, "report_cer": True, "report_wer": True}},
+        [{"beam_size": 1}]),
+    "owsm": (S2TTask, owsm_list(), {
+        "token_type": "word", "normalize": "global_mvn", "encoder": "e_branchformer",
+        "encoder_conf": {"output_size": 16, "attention_heads": 2, "attention_layer_type": "selfattn", "pos_enc_layer_type": "abs_pos",
+                         "rel_pos_type": "latest", "cgmlp_linear_units": 32, "cgmlp_conv_kernel": 5, "use_ffn": True, "macaron_ffn": True,
+                         "merge_conv_kernel": 5, "linear_units": 24, "num_blocks": 2, "input_layer": "conv2d8", "use_flash_attn": False},
+        "decoder": "transformer", "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 1, "use_flash_attn": False},
+        "model_conf": {"ctc_weight": 0.3, "lsm_weight": 0.1, "length_normalized_loss": False},
+        "preprocessor": "s2t", "preprocessor_conf": {
+            "text_prev_name": "text_prev", "text_ctc_name": "text_ctc", "fs": 16000, "na_symbol": "<na>", "speech_length": 30,
+            "speech_resolution": 0.02, "speech_init_silence": 1.0, "text_prev_apply_prob": 0.5, "time_apply_prob": 0.5,
+            "notime_symbol": "<notimestamps>", "first_time_symbol": "<0.00>", "last_time_symbol": "<30.00>"}},
+        [{"beam_size": 1, "maxlenratio": -8}, {"beam_size": 4, "ctc_weight": 0.3, "maxlenratio": -8, "lang_sym": "<deu>", "task_sym": "<st_deu>"},
+         {"beam_size": 3, "predict_time": True, "maxlenratio": -10}]),
+}
+LENGTHS = {"asr": [16000, 23456, 40321, 9000], "s2t": [320000, 200001, 470000, 90000]}
+
+
+def write_config(task, tokens, settings, exp):
+    """config.yaml by ESPnet's own training program."""
+    name = "s2t" if task is S2TTask else "asr"
+    stats = Path("exp") / (name + "_stats_raw") / "train"
+    lists = Path("data/token_list")
+    for folder in (exp, stats, lists):
+        folder.mkdir(parents=True)
+    (lists / "tokens.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    settings = dict(COMMON, **settings, token_list=str(lists / "tokens.txt"), output_dir=str(exp), dry_run=True, ngpu=0)
+    if settings["normalize"] == "global_mvn":
+        bands = settings["frontend_conf"]["n_mels"]
+        rng = np.random.RandomState(3)
+        mean = -8 + rng.rand(bands)
+        np.savez(stats / "feats_stats.npz", count=1000.0, sum=1000 * mean, sum_square=1000 * (mean**2 + 2 + rng.rand(bands)))
+        settings["normalize_conf"] = {"stats_file": str(stats / "feats_stats.npz")}
+    Path("train.yaml").write_text(yaml.safe_dump(settings))
+    task.main(cmd=["--config", "train.yaml"])
+    os.remove("train.yaml")
+    shutil.rmtree("data")
+    return name
+
+
+def random_weights(model):
+    torch.manual_seed(11)
+    for key, p in model.named_parameters():
+        # Large where sound and past meet, so that words depend on both.
+        scale = 1.2 if "src_attn" in key or "decoder.embed" in key or "output_layer" in key or "ctc_lo" in key else 0.35
+        p.data = torch.randn_like(p) * (scale if p.dim() > 1 else 0.1)
+        if "norm" in key and key.endswith("weight"):
+            p.data += 1.0
+        if key == "decoder.output_layer.bias" and len(p) > 1000:
+            p.data[-len(WORDS) - 3 : -3] += 4.0  # or 1,501 times would be all it says
+    for key, b in model.named_buffers():
+        if key.endswith("running_mean"):
+            b += 0.1 * torch.randn_like(b)
+        if key.endswith("running_var"):
+            b += torch.rand_like(b)
+
+
+def old_names(state):
+    """As files before 2026-02 have them: a Sequential of the linear layer and the positions."""
+    return {k.replace("embed.out.", "embed.out.0.") if ".embed.out." in k and k.split(".embed.out.")[1] in ("weight", "bias") else k: v
+            for k, v in state.items()}
+
+
+def asr_cases(folder, files, cases):
+    out = []
+    for case in cases:
+        recognise = asr_inference.Speech2Text(**files, **case, maxlenratio=-10 if case.get("ctc_weight", 0) < 1 else 0.0, nbest=2)
+        texts, tokens, scores = [], [], []
+        for i, count in enumerate(LENGTHS["asr"]):
+            best = recognise(sound(i + 1, count))[0]
+            texts.append(best[0]), tokens.append(best[1])
+            scores.append(float(best[3].score))
+        out.append({"options": case, "text": texts, "tokens": tokens, "score": scores})
+    return {"cases": out}
+
+
+def s2t_cases(folder, files, cases):
+    out = []
+    for case in cases:
+        recognise = s2t_inference.Speech2Text(**files, **case)
+        results = [recognise(sound(i + 1, count))[0] for i, count in enumerate(LENGTHS["s2t"])]
+        out.append({"options": case, "text": [r[3] for r in results], "full": [r[0] for r in results], "score": [float(r[4].score) for r in results]})
+    recognise = s2t_inference.Speech2Text(**files, beam_size=1, maxlenratio=-8)
+    before = [recognise(sound(i + 1, count), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"])]
+    recognise = s2t_inference.Speech2Text(**files, beam_size=2, maxlenratio=-12)
+    long_sound = sound(5, 16000 * 75)
+    guess = s2t_inference_language.Speech2Language(**files, nbest=2)
+    return {"cases": out, "text_prev": before, "long": recognise.decode_long(long_sound),
+            "long_conditioned": recognise.decode_long(long_sound, condition_on_prev_text=True, init_text="six"),
+            "languages": [guess(sound(i + 1, count)) for i, count in enumerate(LENGTHS["s2t"])]}
+
+
+def make(out, family):
+    task, tokens, settings, cases = FAMILIES[family]
+    root = out / family
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    home = os.getcwd()
+    os.chdir(root)
+    name = "s2t" if task is S2TTask else "asr"
+    exp = Path("exp") / (name + "_train_raw")
+    write_config(task, tokens, settings, exp)
+    model, _ = task.build_model_from_file(str(exp / "config.yaml"), None, "cpu")
+    random_weights(model)
+    weights = exp / "valid.acc.ave_10best.pth"
+    torch.save(model.state_dict(), weights)
+    files = {name + "_train_config": str(exp / "config.yaml"), name + "_model_file": str(weights)}
+    expected = (s2t_cases if task is S2TTask else asr_cases)(root, files, cases)
+    if family == "conformer":  # a file of 2023 has the old names
+        torch.save(old_names(model.state_dict()), weights)
+    (exp / "RESULTS.md").write_text("# RESULTS\n")
+    meta = {"files": {name + "_model_file": str(weights)}, "yaml_files": {name + "_train_config": str(exp / "config.yaml")},
+            "timestamp": 1700000000.0, "python": sys.version, "torch": str(torch.__version__), "espnet": "202609"}
+    Path("meta.yaml").write_text(yaml.safe_dump(meta))
+    shutil.rmtree(Path("exp") / (name + "_train_raw") / "att_ws", ignore_errors=True)
+    os.chdir(home)
+    (out / (family + ".json")).write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
+    print(family, sum(f.stat().st_size for f in root.rglob("*") if f.is_file()), "bytes")
+    for case in expected["cases"]:
+        print(" ", case["options"], case["text"])
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1]).absolute()
+    for family in sys.argv[2:] or FAMILIES:
+        make(out, family)
