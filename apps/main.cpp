@@ -39,6 +39,7 @@ constexpr Command kCommands[] = {
     {"pack_model", "stage 8: one folder with everything decoding needs", nullptr},
     {"demo", "stage 9: a page to talk to", nullptr},
     {"checkpoint", "show, merge and convert weights", nullptr, "tutti-checkpoint"},
+    {"model", "show a trained model, or make a pack of it", nullptr, "tutti-model"},
 };
 
 void print_help() {

@@ -19,6 +19,10 @@ Json hypothesis_fields(const speech::Recognition& found) {
                  {"confidence", score_of(found.confidence())},
                  {"tokens", found.tokens},
                  {"token_ids", found.token_ids}};
+  if (!found.language.empty()) {
+    fields["language"] = found.language;
+    fields["full_text"] = found.full_text;
+  }
   if (!found.times.empty()) {
     Json& times = fields["token_times"] = Json::array();
     for (const auto& span : found.times) times.push_back({time_of(span.begin), time_of(span.end)});
@@ -54,6 +58,41 @@ class RecognizerItemModel final : public ItemModel {
  private:
   Recognizer recognizer_;
 };
+
+// Speech2Language: which language is spoken, and how sure the model is.
+class LanguageItemModel final : public ItemModel {
+ public:
+  explicit LanguageItemModel(Recognizer recognizer) : recognizer_(std::move(recognizer)) {}
+  int sample_rate() const override { return recognizer_.sample_rate; }
+  void prepare(data::Sample& sample) const override { recognizer_.prepare(sample); }
+
+  std::vector<Json> run(const std::vector<data::Sample>& samples) override {
+    std::vector<speech::Speech2Text::Waveform> waveforms;
+    for (const auto& sample : samples) waveforms.emplace_back(sample.speech);
+    const auto nbest = static_cast<std::size_t>(recognizer_.speech2text->options().nbest);
+    const auto found = recognizer_.speech2text->languages(waveforms, nbest);
+    std::vector<Json> results;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      Json result = {{"utt_id", samples[i].uid},
+                     {"hyp", found[i][0].language},
+                     {"ref", samples[i].text},
+                     {"score", score_of(found[i][0].probability)}};
+      for (const auto& guess : found[i])
+        result["nbest"].push_back(
+            {{"text", guess.language}, {"score", score_of(guess.probability)}});
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+
+ private:
+  Recognizer recognizer_;
+};
+
+bool asks_for_language(const config::Node& model) {
+  return model.is_map() && model["_target_"].is_scalar() &&
+         model["_target_"].raw().ends_with(".Speech2Language");
+}
 
 // The model block with what the top level says for it.
 config::Node model_block(const config::Node& inference) {
@@ -98,7 +137,9 @@ std::size_t batch_size_of(const config::Node& inference) {
 std::unique_ptr<ItemModel> load_item_model(const config::Node& inference) {
   const config::Node model = model_block(inference);
   if (is_torchscript(model)) return load_torchscript_item_model(model);
-  return std::make_unique<RecognizerItemModel>(load_recognizer(model, batch_size_of(inference)));
+  Recognizer recognizer = load_recognizer(model, batch_size_of(inference));
+  if (asks_for_language(model)) return std::make_unique<LanguageItemModel>(std::move(recognizer));
+  return std::make_unique<RecognizerItemModel>(std::move(recognizer));
 }
 
 Fingerprint item_model_inputs(const config::Node& inference) {

@@ -14,8 +14,8 @@
 #include "tutti/speech/loading/state_dict.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
-#include "tutti/systems/experiment_config.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/trainer/checkpoint/pth.h"
@@ -74,16 +74,15 @@ speech::Speech2TextOptions read_search(const config::Node& model) {
   return options;
 }
 
-// `training` is a resolved training config of ours, or ESPnet's flat config.yaml.
+// `training` is a resolved training config of ours, or what became of ESPnet's (model_source.h).
 Recognizer build(const config::Node& training, const fs::path& weights,
-                 const speech::Speech2TextOptions& options) {
+                 speech::Speech2TextOptions options, const config::Node& asked) {
   config::Problems problems;
-  const bool is_ours = training["model"].is_map();
-  const speech::AsrSettings asr = is_ours ? speech::read_asr_settings(training, problems)
-                                          : speech::read_espnet_config(training, problems);
+  const speech::AsrSettings asr = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
+  complete_options(training, asked, options);
   speech::AsrModel network(speech::Build{}, asr);
-  speech::load_state_dict(*network, read_weights(weights), weights.string());
+  speech::load_published_weights(*network, read_weights(weights), weights.string());
   Recognizer out;
   out.sample_rate = asr.frontend.fs;
   out.speech2text = std::make_shared<speech::Speech2Text>(network, make_codec(training), options);
@@ -96,14 +95,19 @@ Recognizer build(const config::Node& training, const fs::path& weights,
 Recognizer load_recognizer(const config::Node& model, std::size_t batch_size) {
   auto options = read_search(model);
   options.batch_size = batch_size;
-  return build(read_experiment_config(options.asr_train_config),
-               find_weights(options.asr_model_file), options);
+  const speech::ModelFolder source = named_model(options);
+  return build(read_model_config(source), find_weights(source.weights), options, model);
 }
 
 Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& options,
                                   std::size_t batch_size) {
-  if (!fs::exists(folder / kPackedConfig))
-    throw DataError(folder.string() + ": not a packed model", "make one with the pack_model stage");
+  if (!is_pack(folder)) {
+    auto published = read_search(options);
+    published.model_tag = folder.string();
+    if (batch_size > 0) published.batch_size = batch_size;
+    const speech::ModelFolder source = named_model(published);
+    return build(read_model_config(source), source.weights, published, options);
+  }
   Json training = config::to_json(
       config::parse_yaml(read_file(folder / kPackedConfig), (folder / kPackedConfig).string()));
   for (const auto& pointer : packed_paths()) {
@@ -120,7 +124,8 @@ Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& op
   if (!model.contains("batch_size")) model["batch_size"] = kFilesTogether;
   auto merged = read_search(config::from_json(model));
   if (batch_size > 0) merged.batch_size = batch_size;
-  return build(config::from_json(training), folder / kPackedWeights, merged);
+  return build(config::from_json(training), folder / kPackedWeights, merged,
+               config::from_json(model));
 }
 
 Fingerprint recognizer_inputs(const config::Node& model) {
@@ -128,13 +133,13 @@ Fingerprint recognizer_inputs(const config::Node& model) {
   Fingerprint inputs;
   Json search = config::to_json(model);
   for (const char* key :
-       {"asr_train_config", "asr_model_file", "device", "batch_size", "batch_seconds"})
+       {"asr_train_config", "asr_model_file", "s2t_train_config", "s2t_model_file", "model_tag",
+        "bpemodel", "device", "batch_size", "batch_seconds"})
     search.erase(key);  // by content, below; or where, not what
   inputs.add("model", search);
-  inputs.add_file("asr_model_file", find_weights(options.asr_model_file));
-  const config::Node training = read_experiment_config(options.asr_train_config);
-  if (!training["model"].is_map())
-    return inputs.add_file("asr_train_config", options.asr_train_config);
+  const speech::ModelFolder source = named_model(options);
+  inputs.add_file("asr_model_file", find_weights(source.weights));
+  const config::Node training = read_model_config(source);
   const Places places = places_of(training);
   inputs.add("trained.model", config::to_json(training["model"]), places);
   inputs.add("trained.preprocessor", config::to_json(training["dataset"]["preprocessor"]), places);

@@ -13,6 +13,7 @@
 #include "tutti/speech/decoding/speech2text_settings.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/metric_settings.h"
+#include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocessor_settings.h"
 #include "tutti/systems/torchscript_settings.h"
 
@@ -98,6 +99,7 @@ void check_monitors(const Node& root, const speech::AsrSettings& model, Problems
 void check_training(const Node& root, Problems& problems) {
   read_text_settings(root, problems);
   if (!is_recogniser(root)) return;
+  check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});
   check_statistics(root, model, own);
@@ -119,7 +121,10 @@ const std::vector<RecogniserRow>& recogniser_rows() {
        "A CTC/attention or transducer recogniser.",
        {"espnet2.bin.asr_inference.Speech2Text",
         "espnet2.bin.asr_transducer_inference.Speech2Text"}},
-      {"s2t", "An OWSM-style model.", {"espnet2.bin.s2t_inference.Speech2Text"}}};
+      {"s2t", "An OWSM-style model.", {"espnet2.bin.s2t_inference.Speech2Text"}},
+      {"s2t_language",
+       "The language an OWSM-style model hears.",
+       {"espnet2.bin.s2t_inference_language.Speech2Language"}}};
   return rows;
 }
 

@@ -46,6 +46,11 @@ Schema<TrainingFile> training_schema() {
   s.field("seed", &S::seed, "of weights, order and augmentation");
   s.field("init", &S::init, "how weights begin; null: each layer's own way",
           {.one_of = init_methods()});
+  s.field("init_param", &S::init_param,
+          "weights to begin with: list of SOURCE[:NAME_THERE[:NAME_HERE[:EXCEPT,...]]]");
+  s.field("ignore_init_mismatch", &S::ignore_init_mismatch,
+          "leave out tensors of init_param that do not fit");
+  s.field("freeze_param", &S::freeze_param, "parts of the model that do not learn");
   s.field("parallel", &S::parallel, kParallelDoc);
   s.field("dataloader", &S::dataloader, "how batches are made");
   s.field("trainer", &S::trainer, "one model, many ranks");

@@ -27,6 +27,8 @@ struct TrainingFile {
   Node best_model_criterion;
   std::optional<std::uint64_t> seed;
   std::optional<std::string> init;
+  Node init_param, freeze_param;
+  bool ignore_init_mismatch = false;
   Node parallel, dataloader, trainer, fit;
   std::string stage_log_mode = "rank0";
   std::vector<std::string> plugins;

@@ -12,6 +12,7 @@
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/models/init_param.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/stages.h"
 #include "tutti/systems/training/experiment.h"
@@ -114,6 +115,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   // Equal weights on all ranks; the loop makes dropout differ.
   torch::manual_seed(outline.loop.seed);
   const auto model = make_training_model(context.training);
+  if (const std::string begun = start_from(context.training, *model);
+      !begun.empty() && rank.rank == 0)
+    log::info("{}", begun);
   Sources sources =
       open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
   on_rank_zero(*world.control, [&] {

@@ -1,0 +1,137 @@
+#include "tutti/systems/models/model_info.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tutti/core/error.h"
+#include "tutti/core/text.h"
+#include "tutti/speech/decoding/owsm.h"
+#include "tutti/speech/espnet/flat_config.h"
+#include "tutti/speech/loading/state_dict.h"
+#include "tutti/speech/models/asr_model.h"
+#include "tutti/speech/models/model_config.h"
+#include "tutti/systems/models/model_source.h"
+#include "tutti/systems/models/task_settings.h"
+#include "tutti/trainer/checkpoint/weights.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string encoder_text(const config::Node& model, const speech::EncoderSettings& s) {
+  return fmt::format("{}, {} blocks of {}, {} heads, {}",
+                     model["encoder"].value_or<std::string>("?"), s.num_blocks, s.output_size,
+                     s.attention_heads, s.input_layer);
+}
+
+std::string decoder_text(const config::Node& model, const speech::AsrSettings& s) {
+  const bool has_ctc = s.ctc_weight > 0;
+  const std::string name = model["decoder"].value_or<std::string>("");
+  if (s.decoder_kind == speech::AsrDecoderKind::kTransducer)
+    return name + (has_ctc ? " and ctc" : "");
+  if (name.empty()) return "ctc";
+  return fmt::format("{}, {} blocks{}", name, s.decoder.num_blocks, has_ctc ? " and ctc" : "");
+}
+
+// The names and shapes of the weights against those of the model; no data is read.
+std::string misfit(const speech::AsrSettings& settings, const trainer::WeightsSource& weights) {
+  speech::AsrSettings bare = settings;
+  bare.normalize.stats_file.clear();
+  const speech::AsrModel model(speech::Build{.device = torch::kMeta}, bare);
+  const auto meta = [](const std::vector<std::int64_t>& shape) {
+    return torch::empty(shape, torch::TensorOptions().device(torch::kMeta));
+  };
+  speech::StateDict mine, theirs;
+  for (const auto& item : model->named_parameters()) mine[item.key()] = item.value();
+  for (const auto& item : model->named_buffers()) mine[item.key()] = item.value();
+  for (const auto& [name, spec] : weights.specs()) theirs[name] = meta(spec.shape);
+  theirs = speech::modern_names(theirs);
+  const bool has_statistics = !settings.normalize.stats_file.empty();
+  for (const char* name : {"normalize.mean", "normalize.std"})
+    if (has_statistics && mine.contains(name) && !theirs.contains(name)) theirs[name] = mine[name];
+  if (mine.contains("frontend.logmel.melmat") && !theirs.contains("frontend.logmel.melmat"))
+    theirs["frontend.logmel.melmat"] = mine["frontend.logmel.melmat"];
+  return speech::describe_difference(mine, theirs);
+}
+
+void describe_network(const speech::ModelFolder& folder, const config::Node& training,
+                      const speech::AsrSettings& s, Json& info) {
+  info["encoder"] = encoder_text(training["model"], s.encoder);
+  info["decoder"] = decoder_text(training["model"], s);
+  info["parameters"] = speech::count_parameters(s);
+  info["tokens"] = s.vocab_size;
+  info["token_type"] =
+      training["dataset"]["preprocessor"]["token_type"].value_or<std::string>("bpe");
+  info["sample_rate"] = s.frontend.fs;
+  if (info["task"] == "s2t") {
+    speech::Speech2TextOptions options;
+    complete_options(training, {}, options);
+    const speech::TokenList list(s.token_list);
+    info["languages"] = speech::OwsmTokens(list, options.owsm).languages();
+    info["window"] = options.owsm.window;
+  }
+  if (!fs::exists(folder.weights)) return;
+  const auto weights = trainer::open_weights(folder.weights);
+  std::uint64_t num_bytes = 0;
+  for (const auto& [name, spec] : weights->specs()) num_bytes += spec.num_bytes();
+  info["bytes"] = num_bytes;
+  if (const std::string difference = misfit(s, *weights); !difference.empty())
+    info["problems"].push_back("the weights do not fit the config:" + difference);
+}
+
+}  // namespace
+
+Json describe_model(const fs::path& path) {
+  const speech::ModelFolder folder = speech::open_model_folder(path);
+  const auto inside = [&](const fs::path& file) {
+    const fs::path relative = file.lexically_relative(folder.root);
+    return relative.empty() || relative.native().starts_with("..") ? file.string()
+                                                                   : relative.string();
+  };
+  Json info = {{"folder", folder.root.string()},    {"config", inside(folder.config)},
+               {"weights", inside(folder.weights)}, {"missing", folder.missing},
+               {"unused", folder.unused},           {"problems", Json::array()}};
+  if (!fs::exists(folder.config)) return info;
+  config::Problems problems;
+  const config::Node training = speech::read_training_config(folder, problems);
+  if (problems.empty()) {
+    info["task"] = is_s2t(training) ? "s2t" : "asr";
+    speech::AsrSettings settings = speech::read_asr_settings(training, problems);
+    if (problems.empty()) describe_network(folder, training, settings, info);
+  }
+  for (const auto& problem : problems.sorted()) info["problems"].push_back(problem.describe());
+  return info;
+}
+
+std::string model_text(const Json& info) {
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += fmt::format("{:<12}{}\n", name, value);
+  };
+  const auto words = [](const Json& list) {
+    return join(list.get<std::vector<std::string>>(), ", ");
+  };
+  for (const char* key : {"folder", "task", "config", "weights", "encoder", "decoder"})
+    line(key, info.value(key, ""));
+  if (info.contains("parameters"))
+    line("parameters",
+         fmt::format("{:.1f} million, {:.1f} MB", info["parameters"].get<double>() / 1e6,
+                     info.value("bytes", 0.0) / 1e6));
+  if (info.contains("tokens"))
+    line("tokens", fmt::format("{}, {}", info["tokens"].get<std::int64_t>(),
+                               info["token_type"].get<std::string>()));
+  if (info.contains("sample_rate"))
+    line("sample rate", fmt::format("{} Hz", info["sample_rate"].get<int>()));
+  if (info.contains("languages")) {
+    line("languages", fmt::format("{}: {}", info["languages"].size(), words(info["languages"])));
+    line("window", fmt::format("{} s", info["window"].get<double>()));
+  }
+  line("not used", words(info["unused"]));
+  line("missing", words(info["missing"]));
+  for (const Json& problem : info["problems"]) line("problem", problem.get<std::string>());
+  if (info["missing"].empty() && info["problems"].empty()) line("ready", "yes");
+  return text;
+}
+
+}  // namespace tutti::systems

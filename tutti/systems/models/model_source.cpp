@@ -1,0 +1,98 @@
+#include "tutti/systems/models/model_source.h"
+
+#include <fmt/format.h>
+
+#include "tutti/config/load.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/log.h"
+#include "tutti/speech/espnet/flat_config.h"
+#include "tutti/systems/experiment_config.h"
+#include "tutti/systems/models/task_settings.h"
+#include "tutti/systems/pack.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+
+speech::ModelFolder from_tag(const std::string& tag) {
+  if (!fs::exists(tag))
+    throw ConfigError(
+        fmt::format("model_tag: got '{}', expected a folder or archive on this machine", tag),
+        "nothing is downloaded here: fetch it with git or huggingface-cli first");
+  return speech::open_model_folder(tag);
+}
+
+}  // namespace
+
+bool is_pack(const fs::path& folder) {
+  return fs::exists(folder / kPackedConfig) && fs::exists(folder / kPackedWeights) &&
+         !fs::exists(folder / "meta.yaml");
+}
+
+speech::ModelFolder named_model(const speech::Speech2TextOptions& options) {
+  const bool is_s2t = !options.s2t_train_config.empty() || !options.s2t_model_file.empty();
+  const bool is_asr = !options.asr_train_config.empty() || !options.asr_model_file.empty();
+  if (is_s2t + is_asr + !options.model_tag.empty() != 1)
+    throw ConfigError("model: expected one of asr_model_file, s2t_model_file and model_tag",
+                      "set asr_train_config and asr_model_file");
+  speech::ModelFolder out;
+  if (!options.model_tag.empty()) {
+    out = from_tag(options.model_tag);
+  } else {
+    const std::string prefix = is_s2t ? "s2t" : "asr";
+    const fs::path weights = is_s2t ? options.s2t_model_file : options.asr_model_file;
+    if (weights.empty())
+      throw ConfigError(fmt::format("model.{}_model_file: got nothing, expected weights", prefix));
+    fs::path config = is_s2t ? options.s2t_train_config : options.asr_train_config;
+    if (config.empty()) config = weights.parent_path() / "config.yaml";
+    out = speech::model_folder_of(config, weights, prefix);
+  }
+  out.bpemodel = options.bpemodel;
+  return out;
+}
+
+config::Node read_model_config(const speech::ModelFolder& model) {
+  for (const std::string& file : model.missing)
+    throw DataError(
+        fmt::format("{}: meta.yaml names {}, which is not there", model.root.string(), file),
+        "fetch the whole folder (git lfs pull, where it was cloned)");
+  const config::Node config = config::parse_yaml(read_file(model.config), model.config.string());
+  if (!speech::is_flat_config(config) && !fs::exists(model.root / "meta.yaml"))
+    return read_experiment_config(model.config);
+  config::Problems problems;
+  const config::Node training = speech::read_training_config(model, problems);
+  for (const auto& warning : problems.sorted_warnings()) log::warning("{}", warning.describe());
+  problems.throw_if_any();
+  return training;
+}
+
+void complete_options(const config::Node& training, const config::Node& asked,
+                      speech::Speech2TextOptions& options) {
+  if (!is_s2t(training)) {
+    if (!options.lang_sym.empty())
+      throw ConfigError("lang_sym: got " + options.lang_sym +
+                            ", but the model is a plain recogniser without prompts",
+                        "leave lang_sym out");
+    return;
+  }
+  const auto is_set = [&](const char* key) { return asked.is_map() && !asked[key].is_null(); };
+  if (!is_set("beam_size")) options.beam_size = 5;
+  if (!is_set("ctc_weight")) options.ctc_weight = 0.0;
+  if (options.lang_sym.empty()) options.lang_sym = "<eng>";
+  const config::Node from = training["preprocessor_conf"];
+  const config::Node conf = training["model"]["model_conf"];
+  speech::OwsmSymbols& s = options.owsm;
+  s.no_times = from["notime_symbol"].value_or(s.no_times);
+  s.first_time = from["first_time_symbol"].value_or(s.first_time);
+  s.last_time = from["last_time_symbol"].value_or(s.last_time);
+  s.not_available = from["na_symbol"].value_or(s.not_available);
+  s.window = from["speech_length"].value_or(s.window);
+  s.resolution = from["speech_resolution"].value_or(s.resolution);
+  s.sos = conf["sym_sos"].value_or(s.sos);
+  s.eos = conf["sym_eos"].value_or(s.eos);
+  s.previous = conf["sym_sop"].value_or(s.previous);
+}
+
+}  // namespace tutti::systems

@@ -1,0 +1,28 @@
+// Where a recogniser comes from: the keys of ESPnet's inference classes, a published folder, a pack.
+#pragma once
+
+#include <filesystem>
+
+#include "tutti/config/node.h"
+#include "tutti/speech/decoding/speech2text_settings.h"
+#include "tutti/speech/espnet/model_folder.h"
+
+namespace tutti::systems {
+
+// By asr_train_config and asr_model_file, the same with s2t_, or model_tag. A config that is not
+// named is config.yaml beside the weights. Throws ConfigError when a key is missing or one too many
+// is there.
+speech::ModelFolder named_model(const speech::Speech2TextOptions& options);
+
+// Its training config: ours, wherever the experiment was moved; or ESPnet's, as one of ours. Throws
+// ConfigError with all keys that cannot be honoured.
+config::Node read_model_config(const speech::ModelFolder& model);
+
+// What the model itself says about decoding, and the defaults of ESPnet's class for it, for keys that
+// `asked` does not set.
+void complete_options(const config::Node& training, const config::Node& asked,
+                      speech::Speech2TextOptions& options);
+
+bool is_pack(const std::filesystem::path& folder);
+
+}  // namespace tutti::systems
