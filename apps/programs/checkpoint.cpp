@@ -22,8 +22,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return "[" + join(sizes, ", ") + "]";
 }
 
-void show(const std::filesystem::path& path, bool ema, bool as_json) {
-  const auto source = trainer::open_weights(path, ema);
+void show(const std::filesystem::path& path, bool trained, bool as_json) {
+  const auto source = trainer::open_weights(path, trained);
   std::int64_t numel = 0;
   std::uint64_t num_bytes = 0;
   Json tensors = Json::array();
@@ -49,11 +49,11 @@ void show(const std::filesystem::path& path, bool ema, bool as_json) {
                 static_cast<double>(num_bytes) / 1e6);
 }
 
-void write(const std::filesystem::path& from, const std::filesystem::path& to, bool ema,
+void write(const std::filesystem::path& from, const std::filesystem::path& to, bool trained,
            bool force) {
   if (std::filesystem::exists(to) && !force)
     throw ConfigError(to.string() + " is there already", "give another name, or --force");
-  const auto source = trainer::open_weights(from, ema);
+  const auto source = trainer::open_weights(from, trained);
   trainer::write_weights(*source, to);
   log::info("wrote {}: {} tensors from a {}", to.string(), source->specs().size(),
             source->describe());
@@ -66,14 +66,16 @@ int run_program(int argc, char** argv) {
                     "tutti checkpoint merge exp/checkpoints model.safetensors"));
   app.require_subcommand(1);
   std::filesystem::path from, to;
-  bool ema = false, force = false, as_json = false, quiet = false;
+  bool trained = false, force = false, as_json = false, quiet = false;
   auto* show_command = app.add_subcommand("show", "tensors of a checkpoint or a weights file");
   auto* merge = app.add_subcommand("merge", "a checkpoint's weights as one file");
   auto* convert = app.add_subcommand("convert", "a weights file in the other format");
   for (auto* command : {show_command, merge}) {
     command->add_option("checkpoint", from, "step folder, folder of checkpoints, or weights file")
         ->required();
-    command->add_flag("--ema", ema, "the moving average instead of the weights");
+    command->add_flag(
+        "--trained", trained,
+        "the weights training goes on with, where a checkpoint delivers their average");
   }
   convert->add_option("input", from, ".safetensors or .pth")->required();
   for (auto* command : {merge, convert}) {
@@ -86,9 +88,9 @@ int run_program(int argc, char** argv) {
   if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
   if (quiet) log::configure({.level = log::Level::kWarning});
   if (show_command->parsed())
-    show(from, ema, as_json);
+    show(from, trained, as_json);
   else
-    write(from, to, ema, force);
+    write(from, to, trained, force);
   return 0;
 }
 

@@ -287,7 +287,7 @@ TEST(Catalogue, AliasesOfOtherProjects) {
             "tensorboard");
   EXPECT_EQ(catalogue.find("optimizer", "mine.optim.AdamW"), nullptr);
   Problems problems;
-  catalogue.check("optimizer", parse_yaml("{_target_: torch.optim.RMSprop}", "t.yaml"), problems);
+  catalogue.check("optimizer", parse_yaml("{_target_: torch.optim.LBFGS}", "t.yaml"), problems);
   EXPECT_THAT(problems.describe(), HasSubstr("fix: use torch.optim.AdamW"));
 }
 

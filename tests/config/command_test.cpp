@@ -45,7 +45,7 @@ TEST(ConfigCommand, ReportsAllMistakesInOrder) {
   for (const char* part :
        {":3:1: sed:", ":5:13: optimizer._target_:", ":9:3: scheduler.warmup_step:",
         ":11:16: trainer.accelerator:", ":12:12: trainer.devices:", ":14:14: trainer.precision:",
-        ":15:15: trainer.max_epochs:", ":16:3: trainer.profiler:", ":19:14: parallel.n_workers:",
+        ":15:15: trainer.max_epochs:", ":16:13: trainer.profiler:", ":19:14: parallel.n_workers:",
         ":21:5: parallel.options.walltime:", ":24:19: dataloader.train.total_shards:",
         ":25:22: dataloader.train.dist_world_size:"}) {
     const std::size_t found = result.err.find(part, at);

@@ -121,6 +121,19 @@ TEST(Checkpoint, FallsBackToTheOneBeforeWhenTheNewestIsDamaged) {
   EXPECT_FALSE(CheckpointStore::newest(folder.path()));
 }
 
+TEST(Checkpoint, ACriterionMayLookAtEveryNthEpochOnly) {
+  TempFolder folder;
+  const Criterion criterion{"loss", Better::kLower, 5, /*every_n_epochs=*/2};
+  CheckpointStore store(folder.path(), {.criteria = {criterion}});
+  Checkpoint checkpoint;
+  checkpoint.model["w"] = torch::zeros({1});
+  for (int epoch = 0; epoch < 5; ++epoch)
+    store.save(checkpoint, {epoch, epoch + 1, {{"loss", -epoch}}});
+  store.flush();
+  EXPECT_EQ(store.best("loss").size(), 2u);  // the second and the fourth epoch
+  EXPECT_EQ(store.top(criterion)->epoch, 3);
+}
+
 TEST(Checkpoint, FullDiskLeavesNothingHalfWrittenAndSaysSo) {
   TempFolder folder;
   CheckpointStore store(folder.path(), {});

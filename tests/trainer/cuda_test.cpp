@@ -301,5 +301,37 @@ TEST_F(Cuda, OffloadedGradientsArriveBeforeTheyAreUsed) {
   EXPECT_LT((at::cat(all) - expected).abs().max().item<double>(), 1e-5);
 }
 
+// A resumed average comes from a file and goes on beside the weights.
+TEST_F(Cuda, EmaResumesOnTheDevice) {
+  TempFolder folder;
+  const auto train_with_ema = [&](const std::string& name, std::vector<int> steps) {
+    settings.checkpoint_folder = folder.path() / name;
+    settings.max_epochs = -1;
+    for (const int max_steps : steps) {
+      const auto ema = make_ema({.decay = 0.9});
+      toy::Model model;
+      OptimizerSpec spec;
+      spec.options.lr = 0.01;
+      MemorySource train(float_batches(10, 4), 0, 1);
+      MemorySource valid(float_batches(3, 4), 0, 1);
+      settings.max_steps = max_steps;
+      FitInputs inputs{.model = model,
+                       .train = train,
+                       .valid = &valid,
+                       .strategy = *strategy,
+                       .control = *control,
+                       .settings = settings,
+                       .optimizers = {spec},
+                       .criteria = {{"valid/loss", Better::kLower, 2}},
+                       .callbacks = {ema.get()}};
+      fit(inputs);
+    }
+    return CheckpointStore::newest(settings.checkpoint_folder)->checkpoint.model;
+  };
+  const TensorMap whole = train_with_ema("whole", {25}), parts = train_with_ema("parts", {13, 25});
+  for (const auto& [name, tensor] : whole)
+    EXPECT_LT((tensor - parts.at(name)).abs().max().item<double>(), 1e-6) << name;
+}
+
 }  // namespace
 }  // namespace tutti::trainer

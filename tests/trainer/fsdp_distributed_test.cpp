@@ -176,7 +176,7 @@ TEST(FsdpCheckpoint, SavedWithFourRanksResumedWithTwoOfDdpAndBack) {
   }
   const TensorMap a = last_checkpoint(whole, "extra.safetensors");
   const TensorMap b = last_checkpoint(dir, "extra.safetensors");
-  for (const char* name : {"ema/first.weight", "ema/second.bias"})
+  for (const char* name : {"trained/first.weight", "trained/second.bias"})
     EXPECT_LT((a.at(name) - b.at(name)).abs().max().item<double>(), 1e-12) << name;
   const std::string average = "valid.loss.ave_2best.safetensors";
   EXPECT_LT(largest_difference(read_safetensors(whole / "checkpoints" / average),

@@ -10,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
 
 namespace tutti::trainer {
 namespace {
@@ -117,7 +118,46 @@ TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {
     logger->log({4, 1}, {{"b", 3}});
   }
   EXPECT_EQ(read_file(folder.path() / "metrics.csv"),
-            "step,epoch,a,b\n1,0,0.5,\n2,0,0.25,\n3,1,1,2\n4,1,,3\n");
+            "a,b,epoch,step\n0.5,,0,1\n0.25,,0,2\n1,2,1,3\n,3,1,4\n");
+}
+
+TEST(Csv, LinesAreWrittenSoManyAtATime) {
+  TempFolder folder;
+  const auto path = folder.path() / "metrics.csv";
+  const auto logger = make_csv_logger(folder.path(), /*every=*/2);
+  logger->log({1, 0}, {{"a", 1}});
+  EXPECT_FALSE(std::filesystem::exists(path));
+  logger->log({2, 0}, {{"a", 2}});
+  EXPECT_EQ(read_file(path), "a,epoch,step\n1,0,1\n2,0,2\n");
+  logger->log({3, 0}, {{"a", 3}});
+  EXPECT_EQ(read_file(path), "a,epoch,step\n1,0,1\n2,0,2\n");
+  logger->flush();
+  EXPECT_EQ(read_file(path), "a,epoch,step\n1,0,1\n2,0,2\n3,0,3\n");
+}
+
+// The layout `mlflow ui` reads; a resumed run goes on in its own.
+TEST(Mlflow, ARunInAFileStore) {
+  TempFolder folder;
+  const MlflowOptions options{.folder = folder.path() / "mlruns",
+                              .experiment = "asr",
+                              .run = "it's one",
+                              .note = folder.path() / "note",
+                              .tags = {{"team", "a"}}};
+  for (int process = 0; process < 2; ++process)
+    make_mlflow_logger(options)->log({10 + process, 1}, {{"valid/loss", 0.5}});
+  const std::string run = std::string(trim(read_file(folder.path() / "note")));
+  std::vector<std::filesystem::path> experiments;
+  for (const auto& entry : std::filesystem::directory_iterator(options.folder))
+    experiments.push_back(entry.path());
+  ASSERT_EQ(experiments.size(), 1u);
+  EXPECT_THAT(read_file(experiments[0] / "meta.yaml"), testing::HasSubstr("name: 'asr'"));
+  const auto meta = read_file(experiments[0] / run / "meta.yaml");
+  EXPECT_THAT(meta, testing::HasSubstr("run_name: 'it''s one'"));
+  EXPECT_THAT(meta, testing::HasSubstr("status: 3"));
+  EXPECT_EQ(read_file(experiments[0] / run / "tags/team"), "a");
+  const auto lines = split(trim(read_file(experiments[0] / run / "metrics/valid/loss")), '\n');
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[1], testing::EndsWith(" 0.5 11"));
 }
 
 TEST(Prefix, ComesBeforeEveryName) {

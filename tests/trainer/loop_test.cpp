@@ -252,21 +252,132 @@ TEST(Loop, EarlyStoppingEndsTheRun) {
   EXPECT_THAT(result.reason, HasSubstr("valid/loss did not improve"));
 }
 
-TEST(Loop, EmaIsValidatedAndSurvivesResume) {
+// What is validated is what is saved, kept as best and averaged; training goes on without it.
+TEST(Loop, EmaIsWhatIsValidatedAndDelivered) {
   TempFolder folder;
-  SmallRun s;
+  SmallRun s, plain;
   const auto ema = make_ema({.decay = 0.5});
   s.callbacks = {ema.get()};
+  s.criteria = {{"valid/loss", Better::kLower, 2}};
   s.settings.checkpoint_folder = folder.path();
-  s.run();
+  const FitResult result = s.run();
+  plain.run();
+  EXPECT_TRUE(s.weights().equal(plain.weights()));  // training itself is as without
   const auto found = CheckpointStore::newest(folder.path());
   ASSERT_TRUE(found);
-  ASSERT_TRUE(found->checkpoint.extra.count("ema/first.weight"));
-  EXPECT_FALSE(found->checkpoint.extra.at("ema/first.weight")
-                   .equal(found->checkpoint.model.at("first.weight")));
-  // After validation the weights themselves are back.
-  EXPECT_TRUE(found->checkpoint.model.at("first.weight")
+  const TensorMap& saved = found->checkpoint.model;
+  EXPECT_FALSE(saved.at("first.weight").equal(s.model.named_parameters()[0].second.detach()));
+  EXPECT_TRUE(found->checkpoint.extra.at("trained/first.weight")
                   .equal(s.model.named_parameters()[0].second.detach()));
+
+  // The best file validates to the number it was kept for.
+  const Json best = parse_json(read_file(folder.path() / "best.json"), "best.json");
+  const std::string file = (*best.begin())[0]["file"];
+  load_tensors(read_safetensors(folder.path() / file), plain.model_tensors(), file);
+  MetricSums sums;
+  for (const Batch& batch : toy::batches(3, 4)) {
+    torch::NoGradGuard no_grad;
+    sums.add("valid/", plain.model.validation_step(batch));
+  }
+  EXPECT_NEAR(sums.means().at("valid/loss"), (*best.begin())[0]["value"].get<double>(), 1e-12);
+}
+
+TEST(Loop, EmaResumesBitExact) {
+  TempFolder folder;
+  const auto whole_average = make_ema({.decay = 0.9}), first_half = make_ema({.decay = 0.9}),
+             second_half = make_ema({.decay = 0.9});
+  SmallRun whole, parts;
+  whole.callbacks = {whole_average.get()};
+  whole.settings.checkpoint_folder = folder.path() / "whole";
+  whole.settings.max_epochs = 3;
+  whole.run();
+  parts.settings.checkpoint_folder = folder.path() / "parts";
+  parts.settings.max_epochs = -1;
+  parts.settings.max_steps = 13;
+  parts.callbacks = {first_half.get()};
+  parts.run();
+  parts.model = toy::Model(0.0, /*seed=*/3);
+  parts.settings.max_epochs = 3;
+  parts.settings.max_steps = -1;
+  parts.callbacks = {second_half.get()};
+  parts.run();
+  EXPECT_TRUE(whole.weights().equal(parts.weights()));
+  const auto a = CheckpointStore::newest(folder.path() / "whole");
+  const auto b = CheckpointStore::newest(folder.path() / "parts");
+  for (const auto& [name, tensor] : a->checkpoint.model)
+    EXPECT_TRUE(tensor.equal(b->checkpoint.model.at(name))) << name;
+}
+
+// The mean of the weights at the ends of the last epochs, and their learning rate.
+TEST(Loop, SwaAveragesTheLastEpochs) {
+  struct Ends final : Callback {
+    std::vector<at::Tensor> seen;
+    void on_epoch_end(const Moment& moment) override {
+      seen.push_back(moment.weights[0].second.detach().clone());
+    }
+  } ends;
+  TempFolder folder;
+  SmallRun s;
+  const auto swa = make_swa(/*first_epoch=*/2);
+  s.callbacks = {swa.get(), &ends};
+  s.settings.max_epochs = 5;
+  s.settings.last_phase = LastPhase{.first_epoch = 2, .lr = 0.002, .annealing_epochs = 2};
+  s.settings.checkpoint_folder = folder.path();
+  s.run();
+  ASSERT_EQ(ends.seen.size(), 5u);
+  const auto saved = CheckpointStore::newest(folder.path())->checkpoint.model;
+  const at::Tensor mean = (ends.seen[2] + ends.seen[3] + ends.seen[4]) / 3;
+  EXPECT_LT((saved.at("first.weight") - mean).abs().max().item<double>(), 1e-12);
+}
+
+TEST(Loop, LearningRatesMoveToThoseOfTheLastPhase) {
+  std::vector<std::unique_ptr<Optimizer>> one;
+  one.push_back(make_optimizer(OptimizerOptions{.lr = 0.1}, {}));
+  OptimizerGroups groups(std::move(one), {});
+  groups.set_last_phase({.first_epoch = 2, .lr = 0.02, .annealing_epochs = 4});
+  EXPECT_NEAR(groups.lrs({0, 1})[0], 0.1, 1e-12);
+  EXPECT_NEAR(groups.lrs({0, 2})[0], 0.1, 1e-12);
+  EXPECT_NEAR(groups.lrs({0, 4})[0], 0.06, 1e-12);
+  EXPECT_NEAR(groups.lrs({0, 9})[0], 0.02, 1e-12);
+}
+
+TEST(Loop, ParameterGroupsHaveSettingsOfTheirOwn) {
+  SmallRun s;
+  const at::Tensor bias = s.model.module()->named_parameters()["first.bias"].detach().clone();
+  const at::Tensor weight = s.model.module()->named_parameters()["second.weight"].detach().clone();
+  OptimizerSpec spec;
+  spec.options.lr = 0.01;
+  spec.groups = {{.dims = 1, .make = [](NamedTensors p) {
+                    return make_optimizer(OptimizerOptions{.lr = 0}, std::move(p));
+                  }}};
+  FitInputs inputs{.model = s.model,
+                   .train = *s.train,
+                   .strategy = *s.strategy,
+                   .control = *s.control,
+                   .settings = s.settings,
+                   .optimizers = {spec}};
+  fit(inputs);
+  EXPECT_TRUE(s.model.module()->named_parameters()["first.bias"].equal(bias.to(at::kDouble)));
+  EXPECT_FALSE(s.model.module()->named_parameters()["second.weight"].equal(weight.to(at::kDouble)));
+  inputs.optimizers[0].groups[0].match = {"nothing*"};
+  EXPECT_THROW(fit(inputs), ConfigError);
+}
+
+TEST(Loop, MinEpochsHoldsBackEarlyStopping) {
+  SmallRun s;
+  s.settings.max_epochs = 50;
+  s.settings.min_epochs = 6;
+  const auto callback =
+      make_early_stopping({.monitor = "valid/loss", .min_delta = 10, .patience = 2});
+  s.callbacks = {callback.get()};
+  EXPECT_EQ(s.run().epochs, 6);
+}
+
+TEST(Loop, AccumulationMayChangeByEpoch) {
+  SmallRun s;
+  s.settings.max_epochs = 3;
+  s.settings.accumulation = {{0, 5}, {1, 2}};
+  EXPECT_EQ(s.run().steps, 2 + 5 + 5);  // of 10 batches each
 }
 
 TEST(Loop, Bf16MixedAndBf16TrueTrain) {

@@ -77,60 +77,56 @@ TEST(Optimizer, SgdEqualsTorch) {
 TEST(Optimizer, StateIsKeyedByNameAndSurvivesReordering) {
   auto a = torch::randn({3}).set_requires_grad(true);
   auto b = torch::randn({2}).set_requires_grad(true);
-  auto first = make_optimizer({}, {{"a", a}, {"b", b}});
+  auto first = make_optimizer(OptimizerOptions{}, {{"a", a}, {"b", b}});
   a.mutable_grad() = torch::ones({3});  // b has no gradient and must keep no state
   first->step(0.1, 1);
   const auto state = first->state();
   EXPECT_EQ(state.count("exp_avg/a"), 1u);
   EXPECT_EQ(state.count("exp_avg/b"), 0u);
   EXPECT_EQ(state.at("step/a").item<std::int64_t>(), 1);
-  auto second = make_optimizer({}, {{"b", b}, {"a", a}});
+  auto second = make_optimizer(OptimizerOptions{}, {{"b", b}, {"a", a}});
   second->load_state(state);
   EXPECT_TRUE(second->state().at("exp_avg/a").equal(state.at("exp_avg/a")));
-  auto other = make_optimizer({}, {{"c", b}});
+  auto other = make_optimizer(OptimizerOptions{}, {{"c", b}});
   EXPECT_THROW(other->load_state(state), DataError);
 }
 
 TEST(Schedule, WarmupPeaksAtBaseLearningRate) {
-  const Schedule s({.kind = ScheduleKind::kWarmup, .warmup_steps = 100}, 0.002);
-  EXPECT_NEAR(s.lr(0), 0.002 / 100, 1e-12);
-  EXPECT_NEAR(s.lr(99), 0.002, 1e-12);
-  EXPECT_NEAR(s.lr(399), 0.001, 1e-12);
+  const auto s = make_schedule(config::WarmupLrSettings{.warmup_steps = 100}, 0.002);
+  EXPECT_NEAR(s->lr(0), 0.002 / 100, 1e-12);
+  EXPECT_NEAR(s->lr(99), 0.002, 1e-12);
+  EXPECT_NEAR(s->lr(399), 0.001, 1e-12);
 }
 
 TEST(Schedule, PiecewiseLinearInterpolatesThenDecays) {
-  const Schedule s({.kind = ScheduleKind::kPiecewiseLinear,
-                    .warmup_steps_list = {0, 30, 60},
-                    .warmup_lr_list = {0, 5e-5, 5e-4}},
-                   5e-4);
-  EXPECT_NEAR(s.lr(14), 2.5e-5, 1e-15);
-  EXPECT_NEAR(s.lr(29), 5e-5, 1e-15);
-  EXPECT_NEAR(s.lr(44), 2.75e-4, 1e-15);
-  EXPECT_NEAR(s.lr(59), 5e-4, 1e-15);
-  EXPECT_NEAR(s.lr(239), 2.5e-4, 1e-15);
-  EXPECT_THROW(Schedule({.kind = ScheduleKind::kPiecewiseLinear, .warmup_steps_list = {0}}, 1),
-               ConfigError);
+  const auto s =
+      make_schedule(config::PiecewiseLinearWarmupLrSettings{.warmup_steps_list = {0, 30, 60},
+                                                            .warmup_lr_list = {0, 5e-5, 5e-4}},
+                    5e-4);
+  EXPECT_NEAR(s->lr(14), 2.5e-5, 1e-15);
+  EXPECT_NEAR(s->lr(29), 5e-5, 1e-15);
+  EXPECT_NEAR(s->lr(44), 2.75e-4, 1e-15);
+  EXPECT_NEAR(s->lr(59), 5e-4, 1e-15);
+  EXPECT_NEAR(s->lr(239), 2.5e-4, 1e-15);
 }
 
-TEST(Schedule, NoamCosineAndPlateau) {
-  const Schedule noam({.kind = ScheduleKind::kNoam, .warmup_steps = 4, .model_size = 16}, 2.0);
-  EXPECT_NEAR(noam.lr(3), 2.0 / 4 / 2, 1e-12);
-  const Schedule cosine(
-      {.kind = ScheduleKind::kCosineWarmup, .warmup_steps = 10, .total_steps = 110, .min_lr = 0.1},
-      1.1);
-  EXPECT_NEAR(cosine.lr(4), 0.55, 1e-12);
-  EXPECT_NEAR(cosine.lr(9), 1.1, 1e-12);
-  EXPECT_NEAR(cosine.lr(59), 0.6, 1e-12);
-  EXPECT_NEAR(cosine.lr(500), 0.1, 1e-12);
-  Schedule plateau({.kind = ScheduleKind::kPlateau, .factor = 0.5, .patience = 1}, 1.0);
-  plateau.observe(3);
-  plateau.observe(3);
-  EXPECT_EQ(plateau.lr(0), 1.0);
-  plateau.observe(3);
-  EXPECT_EQ(plateau.lr(0), 0.5);
-  Schedule resumed({.kind = ScheduleKind::kPlateau, .factor = 0.5, .patience = 1}, 1.0);
-  resumed.load(plateau.state());
-  EXPECT_EQ(resumed.lr(0), 0.5);
+TEST(Schedule, CosineWarmupAndPlateau) {
+  const auto cosine = make_schedule(
+      config::CosineWarmupLrSettings{.warmup_steps = 10, .total_steps = 110, .min_lr = 0.1}, 1.1);
+  EXPECT_NEAR(cosine->lr(4), 0.55, 1e-12);
+  EXPECT_NEAR(cosine->lr(9), 1.1, 1e-12);
+  EXPECT_NEAR(cosine->lr(59), 0.6, 1e-12);
+  EXPECT_NEAR(cosine->lr(500), 0.1, 1e-12);
+  const config::PlateauLrSettings half{.factor = 0.5, .patience = 1};
+  const auto plateau = make_schedule(half, 1.0);
+  plateau->observe(3);
+  plateau->observe(3);
+  EXPECT_EQ(plateau->lr(0), 1.0);
+  plateau->observe(3);
+  EXPECT_EQ(plateau->lr(0), 0.5);
+  const auto resumed = make_schedule(half, 1.0);
+  resumed->load(plateau->state());
+  EXPECT_EQ(resumed->lr(0), 0.5);
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ TEST(Loop, AnUnknownMetricIsRefusedWithTheKnownOnes) {
               testing::AllOf(HasSubstr("no metric 'valid/los'"),
                              HasSubstr("did you mean 'valid/loss'"), HasSubstr("valid/large")));
   plateau.settings.num_sanity_val_steps = 0;
-  plateau.schedule = {.kind = ScheduleKind::kPlateau, .monitor = "valid/bleu"};
+  plateau.schedule = schedule_spec(config::PlateauLrSettings{});
+  plateau.schedule.monitor = "valid/bleu";
   EXPECT_THAT(refusal(plateau), HasSubstr("scheduler_monitor: there is no metric 'valid/bleu'"));
 }
 

@@ -249,8 +249,7 @@ int run(const Options& options) {
   if (options.number("checkpoints", 0)) settings.checkpoint_folder = dir / "checkpoints";
   OptimizerSpec spec;
   spec.options.lr = 0.01;
-  spec.schedule.kind = ScheduleKind::kWarmup;
-  spec.schedule.warmup_steps = 10;
+  spec.schedule = schedule_spec(config::WarmupLrSettings{.warmup_steps = 10});
   FitInputs inputs{.model = model,
                    .train = fault == "exhausted" ? static_cast<DataSource&>(stream) : train,
                    .valid = options.number("no_valid", 0) ? nullptr : &valid,

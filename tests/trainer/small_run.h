@@ -20,7 +20,7 @@ struct SmallRun {
   std::vector<Callback*> callbacks;
   std::vector<Logger*> loggers;
   StopSignals* signals = nullptr;
-  ScheduleOptions schedule;
+  ScheduleSpec schedule;
 
   SmallRun() {
     settings.precision = PrecisionMode::k64;
@@ -43,6 +43,11 @@ struct SmallRun {
                      .loggers = loggers,
                      .signals = signals};
     return fit(inputs);
+  }
+  TensorMap model_tensors() {
+    TensorMap out;
+    for (const auto& [name, p] : model.named_parameters()) out[name] = p.detach();
+    return out;
   }
   at::Tensor weights(TrainableModel* other = nullptr) {
     std::vector<at::Tensor> all;

@@ -29,7 +29,7 @@ TEST(Weights, GoFromACheckpointToBothKindsOfFileAndBack) {
   TempFolder folder;
   Checkpoint checkpoint;
   checkpoint.model = a_model();
-  checkpoint.extra["ema/encoder.weight"] = torch::ones({5, 7});
+  checkpoint.extra["trained/encoder.weight"] = torch::ones({5, 7});
   checkpoint.trainer = {{"step", 12}, {"world_size", 4}};
   write_checkpoint(folder.path() / "step-00000012", checkpoint);
   const auto source = open_weights(folder.path());  // the newest in the folder
@@ -40,7 +40,7 @@ TEST(Weights, GoFromACheckpointToBothKindsOfFileAndBack) {
   expect_same(read_pth(pth), checkpoint.model);
   write_weights(*open_weights(pth), safe);
   expect_same(read_safetensors(safe), checkpoint.model);
-  write_weights(*open_weights(folder.path() / "step-00000012", /*ema=*/true), safe);
+  write_weights(*open_weights(folder.path() / "step-00000012", /*trained=*/true), safe);
   EXPECT_TRUE(torch::equal(read_safetensors(safe).at("encoder.weight"), torch::ones({5, 7})));
   EXPECT_TRUE(torch::equal(read_safetensors(safe).at("scale"), checkpoint.model.at("scale")));
 }
@@ -69,7 +69,7 @@ TEST(Weights, BadInputIsNamed) {
   write_safetensors(folder.path() / "x.safetensors", a_model());
   const auto source = open_weights(folder.path() / "x.safetensors");
   EXPECT_THROW(write_weights(*source, folder.path() / "x.bin"), ConfigError);
-  EXPECT_THROW(open_weights(folder.path() / "x.safetensors", /*ema=*/true), ConfigError);
+  EXPECT_THROW(open_weights(folder.path() / "x.safetensors", /*trained=*/true), ConfigError);
 }
 
 }  // namespace

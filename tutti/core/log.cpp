@@ -1,10 +1,14 @@
 #include "tutti/core/log.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <ctime>
 #include <mutex>
 
@@ -12,6 +16,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/status.h"
 
 namespace tutti::log {
 namespace {
@@ -19,8 +24,9 @@ namespace {
 // The process's one log: a program has one stderr, so this state is global by nature.
 struct State {
   std::mutex mutex;
-  Options options;  // guarded by mutex
-  UniqueFd jsonl;   // guarded by mutex
+  Options options;     // guarded by mutex
+  UniqueFd jsonl;      // guarded by mutex
+  std::string status;  // guarded by mutex
 };
 
 State& state() {
@@ -35,7 +41,49 @@ void put(int fd, std::string_view line) noexcept {
   if (::write(fd, line.data(), line.size()) < 0) return;
 }
 
+constexpr std::string_view kClearToEnd = "\x1b[K";
+
+bool passed_on() noexcept {
+  const char* name = std::getenv(kPassedOnVariable);
+  return name != nullptr && file_name(STDERR_FILENO) == name;
+}
+
+std::string own_mark() { return passed_on() ? std::string(1, kOwnLine) : std::string(); }
+
+// Ends with a carriage return: the next line is written over it.
+std::string drawn(std::string_view text, int columns) {
+  text = text.substr(0, static_cast<std::size_t>(columns - 1));
+  return fmt::format("{}{}{}\r", own_mark(), text, kClearToEnd);
+}
+
 }  // namespace
+
+int terminal_columns() noexcept {
+  const char* kind = std::getenv("TERM");
+  if (kind != nullptr && std::string_view(kind) == "dumb") return 0;
+  if (::isatty(STDERR_FILENO) == 1) {
+    winsize size{};
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  }
+  const char* columns = passed_on() ? std::getenv(kTerminalVariable) : nullptr;
+  return columns == nullptr ? 0 : std::max(0, std::atoi(columns));
+}
+
+std::string file_name(int fd) noexcept {
+  struct stat of {};
+  return ::fstat(fd, &of) == 0 ? fmt::format("{}:{}", of.st_dev, of.st_ino) : std::string();
+}
+
+void status(std::string_view text) noexcept try {
+  const int columns = terminal_columns();
+  if (columns < 2) return;
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.options.level > Level::kInfo || (text.empty() && s.status.empty())) return;
+  s.status = text;
+  put(STDERR_FILENO, drawn(text, columns));
+} catch (const std::exception&) {  // out of memory: nothing to show, and nothing depends on it
+}
 
 void configure(const Options& options) {
   State& s = state();
@@ -66,11 +114,19 @@ void write(Level level, std::string_view message) noexcept try {
     localtime_r(&seconds, &local);
     char time[16];
     const std::size_t time_size = std::strftime(time, sizeof time, "%H:%M:%S", &local);
-    std::string line(time, time_size);
+    std::string line = own_mark();
+    line.append(time, time_size);
     if (!s.options.stage.empty()) line += fmt::format(" [{}]", s.options.stage);
-    if (s.options.rank) line += fmt::format(" [rank {}]", *s.options.rank);
+    if (s.options.rank.value_or(0) > 0) line += fmt::format(" [rank {}]", *s.options.rank);
     if (level != Level::kInfo) line += fmt::format(" {}:", name);
-    line += fmt::format(" {}\n", message);
+    const int columns = s.status.empty() ? 0 : terminal_columns();
+    line += ' ';
+    for (const char c : message) {  // each line of it is our own
+      line += c;
+      if (c == '\n') line += own_mark();
+    }
+    line += fmt::format("{}\n", columns > 0 ? kClearToEnd : "");
+    if (columns > 1) line += drawn(s.status, columns);
     put(STDERR_FILENO, line);
   }
   if (s.jsonl) {
@@ -85,3 +141,17 @@ void write(Level level, std::string_view message) noexcept try {
 }
 
 }  // namespace tutti::log
+
+namespace tutti {
+
+std::string shown_path(const std::filesystem::path& path) {
+  const auto normal = path.lexically_normal();
+  std::error_code failed;
+  const auto here = std::filesystem::current_path(failed);
+  if (failed || !normal.is_absolute()) return normal.string();
+  const auto relative = normal.lexically_relative(here);
+  const bool below = !relative.empty() && *relative.begin() != "..";
+  return (below ? relative : normal).string();
+}
+
+}  // namespace tutti

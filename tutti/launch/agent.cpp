@@ -11,6 +11,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
+#include "tutti/core/status.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/launch/nodes.h"
@@ -85,8 +86,10 @@ class Agent {
       }
       const bool again = round < options_.max_restarts && stop_signal_ == 0 &&
                          !stopped_on_request(failure->exit_code);
-      print(*failure,
-            again ? fmt::format("restart {} of {}", round + 1, options_.max_restarts) : "");
+      // Those that stopped because they were asked to have said how to go on.
+      if (!stopped_on_request(failure->exit_code))
+        print(*failure,
+              again ? fmt::format("restart {} of {}", round + 1, options_.max_restarts) : "");
       if (again) continue;
       nodes_->leave();
       return failure->exit_code;
@@ -113,7 +116,7 @@ class Agent {
       const UniqueFd out = entry.out.open();
       const UniqueFd err = entry.err.open();
       entry.process = Process::start({.argv = options_.command,
-                                      .env = environment(round, rank, local, master),
+                                      .env = environment(round, rank, local, master, err.get()),
                                       .unset_env = {"TORCHELASTIC_USE_AGENT_STORE"},
                                       .stdout_fd = out.get(),
                                       .stderr_fd = err.get(),
@@ -127,7 +130,7 @@ class Agent {
   }
 
   std::map<std::string, std::string> environment(int round, int rank, int local,
-                                                 const Address& master) const {
+                                                 const Address& master, int err) const {
     const auto text = [](int value) { return std::to_string(value); };
     const int world_size = options_.num_nodes * options_.nproc_per_node;
     const int restarts = options_.restart_count + round;
@@ -155,7 +158,10 @@ class Agent {
         {"TUTTI_FOUND_BY", options_.found_by},
         {"TUTTI_STORE", nodes_->store_address()},
         {"TUTTI_SECRET", nodes_->secret()},
+        {log::kPassedOnVariable, log::file_name(err)},
     };
+    if (const int columns = log::terminal_columns(); columns > 0)
+      env[log::kTerminalVariable] = text(columns);
     if (::getenv("OMP_NUM_THREADS") == nullptr) {
       env["OMP_NUM_THREADS"] = text(std::max(1, usable_cpus() / options_.nproc_per_node));
     }

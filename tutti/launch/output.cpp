@@ -7,12 +7,16 @@
 #include <cerrno>
 
 #include "tutti/core/error.h"
+#include "tutti/core/status.h"
 
 namespace tutti::launch {
 
 constexpr std::size_t kMaxLine = 64 << 10;
 constexpr std::size_t kTailLines = 20;
 constexpr std::size_t kTailLine = 2000;
+
+LinePump::LinePump(std::string prefix, int target_fd)
+    : prefix_(std::move(prefix)), target_fd_(target_fd), terminal_(::isatty(target_fd) == 1) {}
 
 UniqueFd LinePump::open() {
   int fds[2];
@@ -58,10 +62,16 @@ void LinePump::finish() {
 }
 
 void LinePump::emit(std::string_view line) {
-  last_.emplace_back(line.substr(0, kTailLine));
-  if (last_.size() > kTailLines) last_.pop_front();
-  std::string text = prefix_;
+  const bool own = line.front() == log::kOwnLine;  // it says by itself whose it is
+  if (own) line.remove_prefix(1);
+  std::string text = own ? "" : prefix_;
   text += line;
+  if (!own || line.back() != '\r') {  // what is drawn over is nobody's last word
+    last_.emplace_back(line.substr(0, kTailLine));
+    if (last_.size() > kTailLines) last_.pop_front();
+    // It may be written over a longer line.
+    if (terminal_ && text.back() == '\n') text.insert(text.size() - 1, "\x1b[K");
+  }
   std::string_view left = text;
   while (!left.empty()) {
     const ssize_t n = ::write(target_fd_, left.data(), left.size());

@@ -14,7 +14,7 @@ namespace tutti::launch {
 class LinePump {
  public:
   // `prefix` goes before every line; `target_fd` is 1 or 2.
-  LinePump(std::string prefix, int target_fd) : prefix_(std::move(prefix)), target_fd_(target_fd) {}
+  LinePump(std::string prefix, int target_fd);
 
   // Makes the pipe; the rank gets the returned end.
   UniqueFd open();
@@ -31,6 +31,7 @@ class LinePump {
 
   std::string prefix_;
   int target_fd_;
+  bool terminal_;
   UniqueFd pipe_;
   std::string partial_;
   std::deque<std::string> last_;

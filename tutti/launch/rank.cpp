@@ -93,7 +93,7 @@ void check_equal(const char* key, std::optional<int> wanted, int found, const st
                  const std::string& fix) {
   if (!wanted || *wanted == found) return;
   throw ConfigError(fmt::format("{}: got {}, but {}", key, *wanted, source),
-                    fix.empty() ? fmt::format("set {}: {} (or auto)", key, found) : fix);
+                    fix.empty() ? fmt::format("set {}: {}", key, found) : fix);
 }
 
 void check_world(const LaunchRequest& request, const RankContext& rank) {
@@ -103,7 +103,7 @@ void check_world(const LaunchRequest& request, const RankContext& rank) {
     throw ConfigError(fmt::format("num_nodes x devices = {} x {} = {}, but {} started {} ranks",
                                   *request.num_nodes, *request.devices,
                                   *request.num_nodes * *request.devices, by, rank.world_size),
-                      "make both agree, or set devices: auto and num_nodes: auto");
+                      "make both agree");
   }
   check_equal("num_nodes", request.num_nodes, rank.num_nodes,
               fmt::format("{} runs on {} node(s)", by, rank.num_nodes));

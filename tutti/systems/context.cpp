@@ -15,6 +15,7 @@
 #include "tutti/systems/stage.h"
 #include "tutti/systems/standard_checker.h"
 #include "tutti/systems/training/training_model.h"
+#include "tutti/trainer/registry.h"
 
 namespace tutti::systems {
 namespace {
@@ -71,6 +72,10 @@ Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
   host.offer("dataset builders", dataset_builder_registry());
   host.offer("models", model_registry());
   host.offer("transforms", transform_registry());
+  host.offer("optimizers", trainer::optimizer_registry());
+  host.offer("schedulers", trainer::schedule_registry());
+  host.offer("callbacks", trainer::callback_registry());
+  host.offer("loggers", trainer::logger_registry());
   std::set<std::string> loaded;
   config::Problems problems;
   for (const auto& file : files) {
@@ -101,6 +106,7 @@ StageContext load_context(const ContextRequest& request, const Extensions& exten
 
   StageContext context;
   context.request = request;
+  context.catalogue = std::make_shared<config::Catalogue>(extensions.checker.catalogue());
   context.training = config::resolve(training, extensions.resolvers, problems);
   for (ConfigFiles* later : {&inference, &metrics, &demo})
     for (const char* key : {"exp_tag", "exp_dir"})

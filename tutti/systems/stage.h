@@ -41,7 +41,9 @@ struct StageContext {
   config::Node inference;
   config::Node metrics;
   config::Node demo;
-  ContextRequest request;            // what it was loaded from; force is in there
+  ContextRequest request;  // what it was loaded from; force is in there
+  // Names of components, the plugins' among them.
+  std::shared_ptr<const config::Catalogue> catalogue;
   std::vector<std::string> command;  // argv, for the logs
   bool is_last = true;               // no other stage of this command follows
   // Set by a stage that left its work to others (asynchronous decoding): it is not finished, and

@@ -1,13 +1,13 @@
 #include "tutti/trainer/from_config.h"
 
+#include <algorithm>
 #include <limits>
 
-#include "tutti/config/factory.h"
 #include "tutti/config/schemas/callbacks.h"
 #include "tutti/config/schemas/files.h"
-#include "tutti/config/schemas/optim.h"
 #include "tutti/config/schemas/standard.h"
 #include "tutti/core/error.h"
+#include "tutti/trainer/registry.h"
 
 namespace tutti::trainer {
 namespace {
@@ -22,79 +22,97 @@ Amount to_amount(const config::BatchLimit& limit) {
   return limit.batches ? Amount::count(*limit.batches) : Amount::fraction(limit.part);
 }
 
-template <class AdamLike>
-void fill_adam(const AdamLike& from, OptimizerOptions& to) {
-  to.lr = from.lr;
-  if (from.betas.size() == 2) {
-    to.beta1 = from.betas[0];
-    to.beta2 = from.betas[1];
+// A component whose code this program has; null with a problem otherwise.
+template <class Registry>
+const Component* require_code(const Catalogue& catalogue, const Registry& registry,
+                              const Node& node, Problems& problems) {
+  const Component* component = catalogue.check(registry.group(), node, problems);
+  if (component && !registry.has(component->name)) {
+    problems.add(node, "this program has no code for the " + registry.group() + " '" +
+                           component->name + "'");
+    return nullptr;
   }
-  to.eps = from.eps;
-  to.weight_decay = from.weight_decay;
-  to.amsgrad = from.amsgrad;
+  return component;
 }
 
-OptimizerOptions read_optimizer(const Catalogue& catalogue, const Node& node, Problems& problems) {
-  OptimizerOptions out;
-  const Component* component = catalogue.require("optimizer", node, problems);
-  if (!component) return out;
-  if (component->name == config::adamw_schema().info().name) {
-    out.kind = OptimizerKind::kAdamW;
-    fill_adam(config::adamw_schema().parse(node, problems), out);
-  } else if (component->name == config::sgd_schema().info().name) {
-    const auto sgd = config::sgd_schema().parse(node, problems);
-    out = {.kind = OptimizerKind::kSgd,
-           .lr = sgd.lr,
-           .weight_decay = sgd.weight_decay,
-           .momentum = sgd.momentum,
-           .dampening = sgd.dampening,
-           .nesterov = sgd.nesterov};
-  } else if (component->name == config::adam_schema().info().name) {
-    fill_adam(config::adam_schema().parse(node, problems), out);
-  } else {
-    problems.add(node, "this trainer has no code for the optimizer '" + component->name + "'");
+MakeOptimizer read_optimizer(const Catalogue& catalogue, const Node& node, Problems& problems) {
+  require_code(catalogue, optimizer_registry(), node, problems);
+  return [catalogue, node](NamedTensors parameters) {
+    return optimizer_registry().make(catalogue, node, std::move(parameters));
+  };
+}
+
+// The optimizer's node with the keys of a group over its own.
+Node overlaid(const Node& optimizer, const Node& group) {
+  auto value = std::make_shared<config::Value>();
+  if (optimizer.is_map()) {
+    *value = *optimizer.value();
+  } else {  // `optimizer: adam`
+    value->kind = config::Kind::kMap;
+    value->map.emplace_back("_target_", optimizer.value());
+  }
+  for (const auto& [key, child] : group.items()) {
+    if (key == "match" || key == "dims") continue;
+    const auto found = std::find_if(value->map.begin(), value->map.end(),
+                                    [&](const auto& entry) { return entry.first == key; });
+    if (found != value->map.end()) {
+      found->second = child.value();
+      continue;
+    }
+    value->map.emplace_back(key, child.value());
+    if (!value->key_marks.empty()) value->key_marks.push_back(group.key_mark(key));
+  }
+  return Node(value, group.path());
+}
+
+// `param_groups: [{match: ["*.bias", norm], dims: 1, weight_decay: 0}, {match: encoder, lr: 1e-4}]`
+std::vector<GroupSpec> read_groups(const Catalogue& catalogue, const Node& optimizer,
+                                   const Node& list, Problems& problems) {
+  std::vector<GroupSpec> out;
+  if (list.is_null()) return out;
+  if (!list.is_list()) {
+    problems.add(list, "got " + list.describe_value() + ", expected a list",
+                 "write param_groups: [{match: [bias], weight_decay: 0}]");
+    return out;
+  }
+  for (const Node& entry : list.elements()) {
+    GroupSpec group;
+    const Node match = entry["match"];
+    if (match.is_list())
+      group.match = match.as<std::vector<std::string>>();
+    else if (!match.is_null())
+      group.match = {match.as<std::string>()};
+    if (!entry["dims"].is_null()) group.dims = entry["dims"].as<std::int64_t>();
+    if (group.match.empty() && !group.dims)
+      problems.add(entry, "this group does not say which parameters it takes",
+                   "add match: [pattern, ...] or dims: 1");
+    group.make = read_optimizer(catalogue, overlaid(optimizer, entry), problems);
+    out.push_back(std::move(group));
   }
   return out;
 }
 
-ScheduleOptions read_schedule(const Catalogue& catalogue, const Node& node, Problems& problems) {
-  ScheduleOptions out;
-  if (node.is_null()) return out;
-  const Component* component = catalogue.require("scheduler", node, problems);
-  if (!component) return out;
-  const std::string& name = component->name;
-  if (name == config::warmup_lr_schema().info().name) {
-    out.kind = ScheduleKind::kWarmup;
-    out.warmup_steps = config::warmup_lr_schema().parse(node, problems).warmup_steps;
-  } else if (name == config::piecewise_linear_warmup_lr_schema().info().name) {
-    const auto s = config::piecewise_linear_warmup_lr_schema().parse(node, problems);
-    out.kind = ScheduleKind::kPiecewiseLinear;
-    out.warmup_steps_list = s.warmup_steps_list;
-    out.warmup_lr_list = s.warmup_lr_list;
-  } else if (name == config::noam_lr_schema().info().name) {
-    const auto s = config::noam_lr_schema().parse(node, problems);
-    out.kind = ScheduleKind::kNoam;
-    out.model_size = s.model_size;
-    out.warmup_steps = s.warmup_steps;
-  } else if (name == config::cosine_warmup_lr_schema().info().name) {
-    const auto s = config::cosine_warmup_lr_schema().parse(node, problems);
-    out.kind = ScheduleKind::kCosineWarmup;
-    out.warmup_steps = s.warmup_steps;
-    out.total_steps = s.total_steps;
-    out.min_lr = s.min_lr;
-  } else if (name == config::plateau_lr_schema().info().name) {
-    const auto s = config::plateau_lr_schema().parse(node, problems);
-    out.kind = ScheduleKind::kPlateau;
-    out.lower_is_better = s.mode != "max";
-    out.factor = s.factor;
-    out.patience = s.patience;
-    out.threshold = s.threshold;
-    out.cooldown = s.cooldown;
-    out.min_lr = s.min_lr;
-  } else if (name != config::constant_lr_schema().info().name) {
-    problems.add(node, "this trainer has no code for the scheduler '" + name + "'");
+MakeSchedule read_schedule(const Catalogue& catalogue, const Node& node, Problems& problems) {
+  if (node.is_null()) return {};
+  const config::Schema<config::SequentialLrSettings> sequence = config::sequential_lr_schema();
+  const Component* component = catalogue.find(
+      "scheduler", node["_target_"].is_scalar() ? node["_target_"].raw() : std::string());
+  if (component && component->name == sequence.info().name) {
+    const auto settings = sequence.parse(node, problems);
+    std::vector<MakeSchedule> parts;
+    if (settings.schedulers.is_list())
+      for (const Node& part : settings.schedulers.elements())
+        parts.push_back(read_schedule(catalogue, part, problems));
+    return [parts, milestones = settings.milestones](double base_lr) {
+      std::vector<std::unique_ptr<Schedule>> schedules;
+      for (const MakeSchedule& make : parts) schedules.push_back(make(base_lr));
+      return make_sequence(std::move(schedules), milestones);
+    };
   }
-  return out;
+  require_code(catalogue, schedule_registry(), node, problems);
+  return [catalogue, node](double base_lr) {
+    return schedule_registry().make(catalogue, node, base_lr);
+  };
 }
 
 void read_clipping(const Node& node, OptimizerSpec& spec, Problems& problems) {
@@ -118,18 +136,20 @@ std::vector<OptimizerSpec> read_named(const Catalogue& catalogue, const Node& ro
   std::vector<OptimizerSpec> out;
   for (const auto& [name, node] : root["optimizers"].items()) {
     config::check_unknown_keys(
-        node, {"optimizer", "params", "gradient_clip_val", "gradient_clip_algorithm"},
+        node,
+        {"optimizer", "params", "param_groups", "gradient_clip_val", "gradient_clip_algorithm"},
         {{"accum_grad_steps", "use trainer.accumulate_grad_batches"},
          {"step_every_n_iters", "let the model return this optimizer's loss in every n-th step"}},
         problems);
     OptimizerSpec spec;
     spec.name = name;
     spec.params = node["params"].value_or<std::string>("");
-    spec.options = read_optimizer(catalogue, node["optimizer"], problems);
+    spec.make = read_optimizer(catalogue, node["optimizer"], problems);
+    spec.groups = read_groups(catalogue, node["optimizer"], node["param_groups"], problems);
     read_clipping(node, spec, problems);
     const Node scheduler = root["schedulers"][name];
     if (!scheduler.is_null()) {
-      spec.schedule = read_schedule(catalogue, scheduler["scheduler"], problems);
+      spec.schedule.make = read_schedule(catalogue, scheduler["scheduler"], problems);
       spec.schedule.by_epoch = scheduler["interval"].value_or<std::string>("epoch") == "epoch";
       spec.schedule.monitor = scheduler["monitor"].value_or<std::string>("valid/loss");
     }
@@ -141,71 +161,97 @@ std::vector<OptimizerSpec> read_named(const Catalogue& catalogue, const Node& ro
   return out;
 }
 
-fs::path logger_folder(const std::string& save_dir, const std::optional<std::string>& name,
-                       const std::optional<std::string>& version) {
-  fs::path folder = save_dir;
-  if (name && !name->empty()) folder /= *name;
-  if (version && !version->empty()) folder /= *version;
-  return folder;
+void read_swa(const config::SwaSettings& s, const Node& node, TrainingPlan& plan,
+              Problems& problems) {
+  const bool part = !s.swa_epoch_start.batches;
+  if (part && plan.loop.max_epochs < 0)
+    problems.add(node["swa_epoch_start"], "a part of the epochs needs trainer.max_epochs",
+                 "set max_epochs, or give swa_epoch_start: EPOCH");
+  const std::int64_t start =
+      part ? static_cast<std::int64_t>(s.swa_epoch_start.part *
+                                       static_cast<double>(plan.loop.max_epochs))
+           : *s.swa_epoch_start.batches;
+  const std::int64_t first = std::max<std::int64_t>(0, start - 1);
+  plan.loop.last_phase = {.first_epoch = first,
+                          .lr = s.swa_lrs,
+                          .annealing_epochs = s.annealing_epochs,
+                          .cosine = s.annealing_strategy == "cos"};
+  plan.callbacks.push_back(make_swa(first));
 }
 
-config::Factory<Logger> logger_factory() {
-  config::Factory<Logger> factory("logger");
-  factory.add(config::tensorboard_schema(), [](const config::TensorBoardSettings& s) {
-    return with_prefix(s.prefix, make_tensorboard_logger(
-                                     logger_folder(s.save_dir, s.name, s.version) / s.sub_dir));
-  });
-  factory.add(config::csv_schema(), [](const config::CsvSettings& s) {
-    return with_prefix(s.prefix, make_csv_logger(logger_folder(s.save_dir, s.name, s.version)));
-  });
-  factory.add(config::jsonl_schema(), [](const config::JsonlSettings& s) {
-    return make_jsonl_logger(fs::path(s.save_dir) / s.file);
-  });
-  return factory;
-}
-
-// Null for callbacks whose work the loop does anyway.
-std::unique_ptr<Callback> read_callback(const Catalogue& catalogue, const Node& node,
-                                        TrainingPlan& plan, Problems& problems) {
-  const Component* component = catalogue.check("callback", node, problems);
-  if (!component) return nullptr;
-  if (component->name == config::early_stopping_schema().info().name) {
-    const auto s = config::early_stopping_schema().parse(node, problems);
-    return make_early_stopping({.monitor = s.monitor,
-                                .better = s.mode == "max" ? Better::kHigher : Better::kLower,
-                                .min_delta = s.min_delta,
-                                .patience = s.patience,
-                                .check_finite = s.check_finite,
-                                .stopping_threshold = s.stopping_threshold,
-                                .divergence_threshold = s.divergence_threshold});
-  }
-  if (component->name == config::ema_schema().info().name) {
-    const auto s = config::ema_schema().parse(node, problems);
-    return make_ema({.decay = s.decay,
-                     .every_n_steps = s.update_every_n_steps,
-                     .start_step = s.update_starting_at_step});
-  }
-  if (component->name == config::model_checkpoint_schema().info().name) {
+// Callbacks that set the loop's own numbers. False: it is another one.
+bool read_loop_callback(const Component& component, const Node& node, TrainingPlan& plan,
+                        Problems& problems) {
+  const std::string& name = component.name;
+  if (name == config::model_checkpoint_schema().info().name) {
+    if (!plan.trainer.enable_checkpointing)
+      problems.add(node, "trainer.enable_checkpointing is false", "remove one of the two");
     const auto s = config::model_checkpoint_schema().parse(node, problems);
     if (s.monitor && s.save_top_k != 0)
       plan.criteria.push_back({*s.monitor, s.mode == "max" ? Better::kHigher : Better::kLower,
-                               s.save_top_k > 0 ? s.save_top_k : std::numeric_limits<int>::max()});
+                               s.save_top_k > 0 ? s.save_top_k : std::numeric_limits<int>::max(),
+                               s.every_n_epochs.value_or(1)});
     if (!s.monitor && s.save_top_k == -1) plan.loop.keep_saves = true;
     if (s.every_n_train_steps) plan.loop.save_every_n_steps = *s.every_n_train_steps;
     if (s.every_n_epochs) plan.loop.keep_every_n_epochs = *s.every_n_epochs;
     if (s.train_time_interval) plan.loop.save_every_seconds = s.train_time_interval->seconds;
     if (!s.dirpath.empty()) plan.loop.checkpoint_folder = s.dirpath;
+    return true;
   }
-  if (component->name == config::average_checkpoints_schema().info().name)
+  if (name == config::average_checkpoints_schema().info().name) {
     plan.loop.average_best =
         config::average_checkpoints_schema().parse(node, problems).num_checkpoints;
-  return nullptr;  // learning rates, throughput and averages are always written
+    return true;
+  }
+  if (name == config::timer_schema().info().name) {
+    const auto limit = config::timer_schema().parse(node, problems).duration.seconds;
+    if (limit) plan.loop.max_seconds = std::min(*limit, plan.loop.max_seconds.value_or(*limit));
+    return true;
+  }
+  if (name == config::accumulation_schema().info().name) {
+    const auto s = config::accumulation_schema().parse(node, problems);
+    if (!(plan.loop.accumulation == std::map<std::int64_t, int>{{0, 1}}))
+      problems.add(node, "trainer.accumulate_grad_batches says the same", "keep one of them");
+    plan.loop.accumulation = s.scheduling.from_epoch;
+    return true;
+  }
+  if (name == config::swa_schema().info().name) {
+    read_swa(config::swa_schema().parse(node, problems), node, plan, problems);
+    return true;
+  }
+  // Learning rates and throughput are always written.
+  return name == config::learning_rate_monitor_schema().info().name ||
+         name == config::throughput_schema().info().name;
+}
+
+void read_callback(const Catalogue& catalogue, const Node& node, TrainingPlan& plan,
+                   Problems& problems) {
+  const Component* component = catalogue.check("callback", node, problems);
+  if (!component || !problems.empty() || read_loop_callback(*component, node, plan, problems))
+    return;
+  if (require_code(catalogue, callback_registry(), node, problems))
+    plan.callbacks.push_back(callback_registry().make(catalogue, node));
+}
+
+void read_profiler(const Catalogue& catalogue, const PlanContext& context, TrainingPlan& plan,
+                   Problems& problems) {
+  const Node& node = plan.trainer.profiler;
+  if (node.is_null() || !catalogue.check("profiler", node, problems)) return;
+  const auto s =
+      node.is_map() ? config::profiler_schema().parse(node, problems) : config::ProfilerSettings{};
+  const fs::path folder = s.dirpath.empty() ? context.exp_dir : fs::path(s.dirpath);
+  plan.callbacks.push_back(make_chrome_trace(
+      {.file = folder / (s.filename + "-rank" + std::to_string(context.rank) + ".json"),
+       .first_step = s.first_step,
+       .num_steps = s.num_steps}));
 }
 
 LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& context) {
   LoopSettings out;
   out.max_epochs = t.max_epochs.value_or(-1);
   out.max_steps = t.max_steps;
+  out.min_epochs = t.min_epochs;
+  out.min_steps = t.min_steps;
   out.max_seconds = t.max_time.seconds;
   out.limit_train_batches = to_amount(t.limit_train_batches);
   out.limit_val_batches = to_amount(t.limit_val_batches);
@@ -215,7 +261,8 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
   out.num_sanity_val_steps = t.num_sanity_val_steps;
   out.log_every_n_steps = t.log_every_n_steps;
   out.fast_dev_run = t.fast_dev_run.batches;
-  out.accumulate_grad_batches = t.accumulate_grad_batches;
+  out.accumulation = t.accumulate_grad_batches.from_epoch;
+  out.accumulate_grad_batches = out.accumulation.begin()->second;
   out.gradient_clip_val = t.gradient_clip_val.value_or(0);
   out.gradient_clip_algorithm =
       t.gradient_clip_algorithm == "value" ? ClipAlgorithm::kValue : ClipAlgorithm::kNorm;
@@ -225,8 +272,10 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
   out.precision = parse_precision(t.precision.name);
   out.deterministic = t.deterministic.on || t.deterministic.warn_only;
   out.deterministic_warn_only = t.deterministic.warn_only;
+  out.detect_anomaly = t.detect_anomaly;
   out.device = context.device;
   out.show_progress = t.enable_progress_bar;
+  out.show_model = t.enable_model_summary;
   const fs::path root = t.default_root_dir.empty() ? context.exp_dir : fs::path(t.default_root_dir);
   out.checkpoint_folder = root / "checkpoints";
   return out;
@@ -294,7 +343,7 @@ std::vector<Logger*> TrainingPlan::logger_pointers() const {
 }
 
 TrainingPlan plan_training(const Node& root, const PlanContext& context) {
-  const Catalogue catalogue = config::standard_catalogue();
+  const Catalogue catalogue = context.catalogue ? *context.catalogue : config::standard_catalogue();
   Problems problems;
   TrainingPlan plan;
   plan.trainer = config::trainer_schema().parse(root["trainer"], problems);
@@ -318,8 +367,9 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
     plan.optimizers = read_named(catalogue, root, problems);
   } else {
     OptimizerSpec spec;
-    spec.options = read_optimizer(catalogue, root["optimizer"], problems);
-    spec.schedule = read_schedule(catalogue, root["scheduler"], problems);
+    spec.make = read_optimizer(catalogue, root["optimizer"], problems);
+    spec.groups = read_groups(catalogue, root["optimizer"], root["param_groups"], problems);
+    spec.schedule.make = read_schedule(catalogue, root["scheduler"], problems);
     spec.schedule.by_epoch = root["scheduler_interval"].value_or<std::string>("step") == "epoch";
     spec.schedule.monitor = root["scheduler_monitor"].value_or<std::string>("valid/loss");
     plan.optimizers.push_back(std::move(spec));
@@ -328,19 +378,19 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
     plan.criteria.push_back(
         {c.metric, c.lower_is_better ? Better::kLower : Better::kHigher, c.keep});
   for (const Node& node : plan.trainer.callbacks.elements())
-    if (auto callback = read_callback(catalogue, node, plan, problems))
-      plan.callbacks.push_back(std::move(callback));
+    read_callback(catalogue, node, plan, problems);
+  if (!plan.trainer.enable_checkpointing) plan.loop.checkpoint_folder.clear();
+  read_profiler(catalogue, context, plan, problems);
   const auto logger_list = config::logger_nodes(plan.trainer.logger, problems);
   for (const Node& node : logger_list)
-    if (node.defined()) catalogue.check("logger", node, problems);
+    if (node.defined()) require_code(catalogue, logger_registry(), node, problems);
   problems.throw_if_any();
 
   if (context.rank == 0 && plan.loop.fast_dev_run == 0) {
-    const auto factory = logger_factory();
     for (const Node& node : logger_list)
-      plan.loggers.push_back(node.defined()
-                                 ? factory.make(catalogue, node)
-                                 : make_tensorboard_logger(context.exp_dir / "tensorboard"));
+      plan.loggers.push_back(
+          node.defined() ? logger_registry().make(catalogue, node, LoggerContext{context.exp_dir})
+                         : make_tensorboard_logger(context.exp_dir / "tensorboard"));
     // Always there: the report reads it.
     plan.loggers.push_back(make_jsonl_logger(context.exp_dir / "metrics.jsonl"));
   }

@@ -23,7 +23,8 @@ namespace tutti::trainer {
 struct PlanContext {
   std::filesystem::path exp_dir;  // checkpoints go to exp_dir/checkpoints
   std::string device = "cpu";
-  int rank = 0;  // loggers are made on rank 0 only
+  int rank = 0;                                  // loggers are made on rank 0 only
+  const config::Catalogue* catalogue = nullptr;  // with the plugins' names; null: the built-in ones
 };
 
 struct TrainingPlan {

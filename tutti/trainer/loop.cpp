@@ -1,6 +1,7 @@
 #include "tutti/trainer/loop.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/torch.h>
 #ifdef TUTTI_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -10,6 +11,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/run.h"
 
@@ -117,10 +119,21 @@ bool update_or_drop(Run& run, const Verdict& verdict, const Window& window) {
   return false;
 }
 
+// Whether a callback's wish to end can be granted.
+bool may_stop(const Run& run) {
+  return !run.stop_reason.empty() && run.epoch >= run.settings.min_epochs &&
+         run.step >= run.settings.min_steps;
+}
+
 // Nothing more in this epoch.
 bool enough_steps(const Run& run) {
-  return !run.stop_reason.empty() ||
-         (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps);
+  return may_stop(run) || (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps);
+}
+
+void choose_accumulation(Run& run) {
+  const auto& by_epoch = run.settings.accumulation;
+  const auto after = by_epoch.upper_bound(run.epoch);
+  if (after != by_epoch.begin()) run.settings.accumulate_grad_batches = std::prev(after)->second;
 }
 
 bool limits_reached(const Run& run) {
@@ -134,8 +147,9 @@ FitResult finished(Run& run, FitEnd end, std::string reason) {
     run.store->flush();
     if (run.is_main() && (end == FitEnd::kDone || end == FitEnd::kTimeUp))
       for (const auto& path : run.store->write_averages())
-        log::info("wrote {}", path.filename().string());
+        log::debug("wrote {}", path.filename().string());
   }
+  report_end(run, reason);
   for (Logger* logger : run.in.loggers) logger->flush();
   return {end,        run.epoch,          run.step, run.skipped, std::move(reason),
           run.signal, run.last_validation};
@@ -146,7 +160,9 @@ FitResult stopped(Run& run) {
   save(run, /*epoch_over=*/false);
   return finished(run, run.signal == SIGINT ? FitEnd::kInterrupted : FitEnd::kPreempted,
                   fmt::format("stopped by {} after step {}{}", signal_name(run.signal), run.step,
-                              run.settings.checkpoint_folder.empty() ? "" : "; checkpoint saved"));
+                              run.settings.checkpoint_folder.empty()
+                                  ? ""
+                                  : "; checkpoint saved: the same command goes on"));
 }
 
 HeldMemory held_memory(const Run& run) {
@@ -188,6 +204,7 @@ FitResult train(Run& run) {
   }
   while (run.validation_pending || !limits_reached(run)) {
     const auto length = run.batches_in_epoch = agree_on_length(run);
+    choose_accumulation(run);
     check_validation_interval(run, length);
     run.plan = run.in.train.first_plan_hash(run.position());
     DeviceFeed feed(run.in.train.open(run.position()), run.precision, run.device);
@@ -195,7 +212,6 @@ FitResult train(Run& run) {
       feed.do_not_wait();
       return stopped(run);
     };
-    run.first_logged_batch = run.batch;
     bool told_dry = false;
     bool out_of_data = false;
     bool epoch_over = length && run.batch >= *length;
@@ -239,6 +255,7 @@ FitResult train(Run& run) {
       ++run.times.steps;
       const int log_every = run.settings.log_every_n_steps;
       if (stepped && log_every > 0 && run.step % log_every == 0) log_interval(run);
+      show_progress(run);
 
       epoch_over = length && run.batch >= *length;
       run.validation_pending = validation_due(run, length, batch_before, epoch_over);
@@ -257,6 +274,7 @@ FitResult train(Run& run) {
       }
     }
     const bool complete = epoch_over || out_of_data;
+    if (out_of_data) run.batches_in_epoch = run.batch;  // known now
     if (out_of_data && validated_step != run.step && validation_due(run, length, run.batch, true)) {
       run.validation_pending = true;
       if (!validate(run, std::nullopt, false)) return stop_here();
@@ -269,10 +287,57 @@ FitResult train(Run& run) {
                   run.stop_reason.empty() ? std::string("all done") : run.stop_reason);
 }
 
-// A dotted part of a name: "encoder" is in "asr.encoder.0.weight" but not in "encoder2.weight".
 bool owns(const std::string& params, const std::string& name) {
-  if (params.empty()) return true;
-  return ("." + name + ".").find("." + params + ".") != std::string::npos;
+  return params.empty() || is_dotted_part(params, name);
+}
+
+std::string first_names(const NamedTensors& parameters) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parameters.size() && i < 5; ++i) names.push_back(parameters[i].first);
+  return join(names, ", ");
+}
+
+// The group of each parameter that has one. Chosen before the strategy cuts parameters to pieces.
+std::map<std::string, std::size_t> choose_groups(const OptimizerSpec& spec,
+                                                 const NamedTensors& parameters) {
+  std::map<std::string, std::size_t> chosen;
+  std::vector<int> taken(spec.groups.size());
+  for (const auto& [name, parameter] : parameters)
+    for (std::size_t i = 0; i < spec.groups.size(); ++i)
+      if (spec.groups[i].takes(name, parameter)) {
+        chosen[name] = i;
+        ++taken[i];
+        break;
+      }
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    if (taken[i] == 0)
+      throw ConfigError(
+          fmt::format("param_groups: entry {} ({}) takes no parameter; the first are {}", i + 1,
+                      spec.groups[i].match.empty() ? "dims" : join(spec.groups[i].match, ", "),
+                      first_names(parameters)),
+          "`*` stands for anything; a word without it is a part between dots; earlier entries take "
+          "first");
+  return chosen;
+}
+
+std::unique_ptr<OptimizerGroups> build_optimizer(const OptimizerSpec& spec,
+                                                 const std::map<std::string, std::size_t>& chosen,
+                                                 const NamedTensors& parameters) {
+  const auto of_group = [&](std::optional<std::size_t> group) {
+    NamedTensors out;
+    for (const auto& item : parameters) {
+      const auto found = chosen.find(item.first);
+      if (group ? found != chosen.end() && found->second == *group : found == chosen.end())
+        out.push_back(item);
+    }
+    return out;
+  };
+  std::vector<std::unique_ptr<Optimizer>> groups;
+  const NamedTensors rest = of_group(std::nullopt);
+  groups.push_back(spec.make ? spec.make(rest) : make_optimizer(spec.options, rest));
+  for (std::size_t i = 0; i < spec.groups.size(); ++i)
+    groups.push_back(spec.groups[i].make(of_group(i)));
+  return std::make_unique<OptimizerGroups>(std::move(groups), spec.schedule);
 }
 
 std::vector<NamedTensors> group_parameters(const FitInputs& in) {
@@ -349,6 +414,9 @@ Run::Run(FitInputs& inputs)
       scaler(precision.needs_loss_scaling()) {}
 
 FitResult fit(FitInputs& inputs) {
+  struct StatusLine {
+    ~StatusLine() { log::status(""); }
+  } removed_at_the_end;
   try {
     Run run(inputs);
     if (run.settings.deterministic) {
@@ -360,15 +428,21 @@ FitResult fit(FitInputs& inputs) {
     inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,
                     run.precision.weight_type());
     inputs.model.set_training(true);
-    const auto groups = strategy.setup(inputs.model, group_parameters(inputs), run.device);
+    const auto parameters = group_parameters(inputs);
+    std::vector<std::map<std::string, std::size_t>> chosen;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      chosen.push_back(choose_groups(inputs.optimizers[i], parameters[i]));
+    const auto groups = strategy.setup(inputs.model, parameters, run.device);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const OptimizerSpec& spec = inputs.optimizers[i];
       run.optimizers.push_back(
-          {spec.name, make_optimizer(spec.options, groups[i]),
-           Schedule(spec.schedule, spec.options.lr),
+          {spec.name, build_optimizer(spec, chosen[i], groups[i]),
            spec.gradient_clip_val.value_or(run.settings.gradient_clip_val),
            spec.gradient_clip_algorithm.value_or(run.settings.gradient_clip_algorithm)});
     }
+    if (run.settings.last_phase)
+      for (OptimizerSlot& slot : run.optimizers)
+        slot.optimizer->set_last_phase(*run.settings.last_phase);
     run.weights = held_weights(run);
     seed_everything(run);
     run.resumed = restore(run);
@@ -377,10 +451,12 @@ FitResult fit(FitInputs& inputs) {
           std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
     for (Logger* logger : run.in.loggers)  // from the beginning: there was no step
       logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
-    if (run.is_main()) log::info("{}", describe_run(run));
+    report_start(run);
     run.started = run.last_save = std::chrono::steady_clock::now();
     if (inputs.begins) inputs.begins();
     const LookedAt looked_at(inputs);
+    std::optional<torch::autograd::DetectAnomalyGuard> watching;
+    if (run.settings.detect_anomaly) watching.emplace();
     FitResult result = train(run);
     result.memory = held_memory(run);
     run.store.reset();
@@ -396,7 +472,6 @@ FitResult fit(FitInputs& inputs) {
 }
 
 ExitCode conclude(const FitResult& result, int rank, CommandRunner& runner, int requeue_signal) {
-  if (rank == 0) log::info("{}", result.reason);
   if (result.end == FitEnd::kInterrupted) return ExitCode::kInterrupted;
   if (result.end != FitEnd::kPreempted) return ExitCode::kDone;
   if (rank == 0) requeue_if_wanted(result.signal, requeue_signal, runner);

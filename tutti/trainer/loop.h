@@ -28,8 +28,7 @@
 #include "tutti/trainer/control.h"
 #include "tutti/trainer/loggers/logger.h"
 #include "tutti/trainer/model.h"
-#include "tutti/trainer/optim/optimizer.h"
-#include "tutti/trainer/optim/schedule.h"
+#include "tutti/trainer/optim/groups.h"
 #include "tutti/trainer/preemption.h"
 #include "tutti/trainer/settings.h"
 #include "tutti/trainer/strategies/strategy.h"
@@ -40,10 +39,12 @@ namespace tutti::trainer {
 // belongs to the optimizer of which `params` is a part between dots ("encoder" owns
 // "asr.encoder.weight"); every trainable parameter must belong to exactly one.
 struct OptimizerSpec {
-  std::string name;    // empty for the only one
-  std::string params;  // empty: all parameters
-  OptimizerOptions options;
-  ScheduleOptions schedule;
+  std::string name;                    // empty for the only one
+  std::string params;                  // empty: all parameters
+  OptimizerOptions options;            // of Adam, AdamW and SGD,
+  MakeOptimizer make = {};             // or any other
+  std::vector<GroupSpec> groups = {};  // parameters with other settings; the first that matches
+  ScheduleSpec schedule = {};
   // Of this optimizer's gradients alone; empty: as the loop's settings say.
   std::optional<double> gradient_clip_val = {};
   std::optional<ClipAlgorithm> gradient_clip_algorithm = {};
@@ -63,6 +64,7 @@ struct FitInputs {
   StopSignals* signals = nullptr;
   // Called when everything is loaded and the first step is about to be made.
   std::function<void()> begins = {};
+  bool users_model = false;  // what its code throws is the user's to mend: DataError
 };
 
 enum class FitEnd {

@@ -1,6 +1,5 @@
 #include "tutti/trainer/metrics.h"
 
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cstring>
@@ -109,16 +108,6 @@ MetricSums MetricSums::from_json(const Json& json) {
     out.sums_[name] = {number(sum[0]), number(sum[1])};
   }
   return out;
-}
-
-std::string describe(const Metrics& metrics, const std::string& prefix) {
-  std::string text;
-  for (const auto& [name, value] : metrics) {
-    const bool shorten = !prefix.empty() && name.rfind(prefix, 0) == 0;
-    text += fmt::format("{}{}={:.4g}", text.empty() ? "" : ", ",
-                        shorten ? name.substr(prefix.size()) : name, value);
-  }
-  return text;
 }
 
 }  // namespace tutti::trainer

@@ -50,7 +50,4 @@ class MetricSums {
   std::vector<Pending> pending_;  // on a GPU
 };
 
-// "loss=1.234, acc=0.567" in the order of the map; `prefix` is removed from the names.
-std::string describe(const Metrics& metrics, const std::string& prefix = {});
-
 }  // namespace tutti::trainer

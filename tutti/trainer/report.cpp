@@ -1,16 +1,37 @@
 // What people and loggers see.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#ifdef TUTTI_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/core/units.h"
 #include "tutti/trainer/run.h"
 
 namespace tutti::trainer {
 namespace {
+
+// "float32", as people of Python write it.
+std::string type_name(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    default:
+      return c10::toString(type);
+  }
+}
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
@@ -41,32 +62,96 @@ Pace gather_pace(Run& run) {
   return pace;
 }
 
-// Steps to go by the nearest limit; empty: nobody knows.
-std::optional<double> steps_left(const Run& run) {
+// Optimizer steps in all, by the nearest limit; empty: nobody knows.
+std::optional<std::int64_t> steps_in_all(const Run& run) {
   const LoopSettings& s = run.settings;
-  std::optional<double> left;
-  if (s.max_steps >= 0) left = static_cast<double>(s.max_steps - run.step);
+  std::optional<std::int64_t> total;
+  if (s.max_steps >= 0) total = s.max_steps;
   if (s.max_epochs >= 0 && run.batches_in_epoch) {
-    const double batches =
-        static_cast<double>((s.max_epochs - run.epoch) * *run.batches_in_epoch - run.batch);
-    left = std::min(left.value_or(1e18), batches / s.accumulate_grad_batches);
+    const std::int64_t window = s.accumulate_grad_batches;
+    const auto steps = [window](std::int64_t batches) { return (batches + window - 1) / window; };
+    const std::int64_t left =
+        (s.max_epochs - run.epoch) * steps(*run.batches_in_epoch) - steps(run.batch);
+    total = std::min(total.value_or(run.step + left), run.step + left);
   }
-  return left;
+  return total;
 }
 
-// "lr=0.001, 93 items/s, data wait 2 %, eta 1 h 3 min"
-std::string progress(const Run& run, const Pace& pace, double lr, double seconds_per_step) {
-  std::string text = fmt::format("lr={:.3g}", lr);
-  if (pace.audio_per_second > 0)
-    text += fmt::format(", {:.3g} s of audio/s", pace.audio_per_second);
-  else if (pace.items_per_second > 0)
-    text += fmt::format(", {:.3g} items/s", pace.items_per_second);
-  text += fmt::format(", data wait {:.0f} %", 100 * pace.wait_share);
-  if (run.in.control.world_size() > 1 && pace.wait_share > 0.05)
-    text += fmt::format(" (rank {})", pace.wait_rank);
-  if (const auto left = steps_left(run))
-    text += ", eta " + format_duration(*left * seconds_per_step);
-  return text;
+// The most this process has held of the GPU.
+std::uint64_t device_bytes([[maybe_unused]] const Run& run) {
+#ifdef TUTTI_WITH_CUDA
+  if (run.device.is_cuda())
+    return static_cast<std::uint64_t>(
+        c10::cuda::CUDACachingAllocator::getDeviceStats(run.device.index()).reserved_bytes[0].peak);
+#endif
+  return 0;
+}
+
+// Of the last update, by parameter group.
+std::vector<double> current_lrs(const Run& run, const OptimizerSlot& slot) {
+  const std::int64_t last = std::max<std::int64_t>(0, run.step - 1);
+  return slot.optimizer->lrs({last, run.epoch});
+}
+
+// Names without `prefix`; others are left out.
+Numbers without_prefix(const Metrics& metrics, const std::string& prefix) {
+  Numbers out;
+  for (const auto& [name, value] : metrics)
+    if (name.rfind(prefix, 0) == 0) out[name.substr(prefix.size())] = value;
+  return out;
+}
+
+void update_progress(Run& run) {
+  Progress& p = run.console.progress;
+  p.epoch = run.epoch + 1;
+  if (run.settings.max_epochs >= 0) p.epochs = run.settings.max_epochs;
+  p.step = run.step;
+  p.steps = steps_in_all(run);
+  p.lr = current_lrs(run, run.optimizers[0])[0];
+  p.seconds_left.reset();
+  if (p.steps && run.console.seconds_per_step > 0)
+    p.seconds_left = static_cast<double>(std::max<std::int64_t>(0, *p.steps - run.step)) *
+                     run.console.seconds_per_step;
+  p.device_bytes = device_bytes(run);
+}
+
+bool draws(const Run& run) {
+  return run.is_main() && run.settings.show_progress && log::terminal_columns() > 0;
+}
+
+double elapsed_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Whether these are the best numbers so far by the first criterion.
+bool is_best(Run& run, const Metrics& metrics) {
+  if (run.in.criteria.empty()) return false;
+  const Criterion& criterion = run.in.criteria.front();
+  const auto found = metrics.find(criterion.metric);
+  if (found == metrics.end() || !std::isfinite(found->second)) return false;
+  std::optional<double>& best = run.console.best;
+  if (best && !(criterion.better == Better::kLower ? found->second < *best : found->second > *best))
+    return false;
+  best = found->second;
+  return true;
+}
+
+ModelSize measure_model(const Run& run) {
+  ModelSize size;
+  std::vector<std::pair<std::string, std::int64_t>> sizes;
+  const Placements* parts = run.in.strategy.placements();
+  for (const auto& [name, p] : unique_parameters(run.in.model.named_parameters()).tensors) {
+    const auto part = parts ? parts->find(name) : Placements::const_iterator{};
+    const std::int64_t n =
+        parts && part != parts->end() ? c10::multiply_integers(part->second.shape) : p.numel();
+    sizes.emplace_back(name, n);
+    size.parameters += n;
+    if (p.requires_grad()) size.trained += n;
+    size.bytes += static_cast<std::uint64_t>(n) * p.element_size();
+    if (size.type.empty()) size.type = type_name(p.scalar_type());
+  }
+  size.parts = model_parts(sizes);
+  return size;
 }
 
 }  // namespace
@@ -82,65 +167,128 @@ void log_interval(Run& run) {
   Metrics metrics = total.means();
   metrics.insert(run.extra_metrics.begin(), run.extra_metrics.end());
   run.extra_metrics.clear();
-  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
-    const Schedule& schedule = run.optimizers[i].schedule;
-    metrics[fmt::format("optim{}_lr0", i)] =
-        schedule.lr(schedule.options().by_epoch ? run.epoch : run.step - 1);
-  }
+  for (std::size_t i = 0, group = 0; i < run.optimizers.size(); ++i, group = 0)
+    for (const double lr : current_lrs(run, run.optimizers[i]))
+      metrics[fmt::format("optim{}_lr{}", i, group++)] = lr;
   const StepTimes& t = run.times;
   const auto n = static_cast<double>(std::max<std::int64_t>(t.steps, 1));
   const Pace pace = gather_pace(run);
   metrics["time/data_wait_share"] = pace.wait_share;
   metrics["time/step"] = t.total / n;
+  metrics["time/data"] = t.data / n;
+  metrics["time/forward"] = t.forward / n;
+  metrics["time/backward"] = t.backward / n;
+  metrics["time/optimizer"] = t.optimizer / n;
   if (pace.audio_per_second > 0)
     metrics["throughput/audio_seconds_per_second"] = pace.audio_per_second;
   if (pace.items_per_second > 0) metrics["throughput/items_per_second"] = pace.items_per_second;
   if (run.is_main()) {
-    if (run.settings.show_progress) {
-      log::info(
-          "{}epoch:train:{}-{}batch: iter_time={:.3g}, forward_time={:.3g}, backward_time={:.3g}, "
-          "optim_step_time={:.3g}, train_time={:.3g}, {}, {}",
-          run.epoch + 1, run.first_logged_batch + 1, run.batch, t.data / n, t.forward / n,
-          t.backward / n, t.optimizer / n, t.total / n, describe(metrics, "train/"),
-          progress(run, pace, metrics["optim0_lr0"], t.total / n));
-    }
+    Progress& progress = run.console.progress;
+    progress.train = without_prefix(metrics, "train/");
+    progress.audio_per_second = pace.audio_per_second;
+    progress.items_per_second = pace.items_per_second;
+    progress.wait_share = pace.wait_share;
+    if (run.in.control.world_size() > 1) progress.wait_rank = static_cast<int>(pace.wait_rank);
+    run.console.seconds_per_step = t.total / n;
+    update_progress(run);
+    // A terminal shows them in its last line, the log file has them all.
+    if (draws(run))
+      log::debug("{}", log_line(progress));
+    else if (run.settings.show_progress)
+      log::info("{}", log_line(progress));
     write_metrics(run, metrics);
   }
-  run.first_logged_batch = run.batch;
   run.times = {};
+}
+
+void show_progress(Run& run) {
+  constexpr auto kEvery = std::chrono::milliseconds(200);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - run.console.drawn < kEvery || !draws(run)) return;
+  run.console.drawn = now;
+  update_progress(run);
+  log::status(
+      progress_line(run.console.progress, static_cast<std::size_t>(log::terminal_columns())));
+}
+
+void show_validation(Run& run, std::int64_t batch, std::optional<std::int64_t> batches,
+                     bool sanity_check) {
+  constexpr auto kEvery = std::chrono::milliseconds(200);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - run.console.drawn < kEvery || !draws(run)) return;
+  run.console.drawn = now;
+  log::status(fmt::format("epoch {}, {}: batch {}{}", run.epoch + 1,
+                          sanity_check ? "trying a validation" : "validation", batch,
+                          batches ? fmt::format("/{}", *batches) : ""));
+}
+
+void report_validation(Run& run, const Metrics& metrics) {
+  run.console.validation = without_prefix(metrics, "valid/");
+  run.console.validation_is_best = is_best(run, metrics);
+  const std::string watched =
+      run.in.criteria.empty() ? "valid/loss" : run.in.criteria.front().metric;
+  if (const auto found = metrics.find(watched); found != metrics.end()) {
+    run.console.progress.validation = found->second;
+    run.console.progress.validation_name = watched;
+  }
+  const bool epoch_over = run.batches_in_epoch && run.batch >= *run.batches_in_epoch;
+  if (run.is_main() && !epoch_over)  // else it is part of the epoch's line
+    log::info("epoch {}, step {}: valid: {}{}", run.epoch + 1, run.step,
+              describe_numbers(run.console.validation, kLineWidth - 40),
+              run.console.validation_is_best ? " (best so far)" : "");
 }
 
 void summarise_epoch(Run& run) {
   MetricSums rest = run.interval.merged(run.in.control, "metrics");
   run.interval.clear();
   run.epoch_sums.add(rest);
-  Metrics metrics;
-  for (const auto& [name, value] : run.epoch_sums.means()) metrics[name + "_epoch"] = value;
   const Metrics plain = run.epoch_sums.means();
   if (run.is_main()) {
-    log::info("epoch_summary:{}epoch:train: {}", run.epoch + 1, describe(plain, "train/"));
+    EpochRow row{.epoch = run.epoch + 1,
+                 .step = run.step,
+                 .train = without_prefix(plain, "train/"),
+                 .valid = std::exchange(run.console.validation, {}),
+                 .lr = current_lrs(run, run.optimizers[0])[0],
+                 .seconds = elapsed_since(run.console.epoch_start),
+                 .best = std::exchange(run.console.validation_is_best, false)};
+    if (draws(run)) {
+      const auto columns = static_cast<std::size_t>(log::terminal_columns());
+      for (const std::string& line : run.console.table.add(row, columns - 18))
+        log::info("{}", line);
+    } else {
+      log::info("{}", log_line(row));
+    }
+    Metrics metrics;
+    for (const auto& [name, value] : plain) metrics[name + "_epoch"] = value;
     write_metrics(run, metrics);
   }
+  run.console.epoch_start = std::chrono::steady_clock::now();
   for (Callback* callback : run.in.callbacks) callback->on_epoch_end(run.moment(&plain));
   run.epoch_sums.clear();
 }
 
-std::string describe_run(const Run& run) {
-  std::int64_t trainable = 0;
-  for (const OptimizerSlot& slot : run.optimizers)
-    for (const auto& [name, p] : slot.optimizer->parameters()) trainable += p.numel();
-  if (const Placements* parts = run.in.strategy.placements()) {  // this rank's optimizer has a part
-    trainable = 0;
-    for (const auto& [name, placement] : *parts)
-      trainable += c10::multiply_integers(placement.shape);
-  }
-  const int threads = at::get_num_threads();
-  return fmt::format(
-      "training: {} parameters, strategy {}, {} rank{}, precision {}, device {}{}", trainable,
-      run.in.strategy.name(), run.in.control.world_size(),
-      run.in.control.world_size() == 1 ? "" : "s", to_string(run.precision.mode()),
-      run.device.str(),
-      run.device.is_cpu() ? fmt::format(" ({} thread{})", threads, threads == 1 ? "" : "s") : "");
+void report_start(Run& run) {
+  run.console.epoch_start = std::chrono::steady_clock::now();
+  if (!run.is_main()) return;
+  const int ranks = run.in.control.world_size();
+  if (run.settings.show_model)
+    for (const std::string& line : model_summary(measure_model(run))) log::info("{}", line);
+  log::info("strategy {}, {} rank{}, precision {}, device {}", run.in.strategy.name(), ranks,
+            ranks == 1 ? "" : "s", to_string(run.precision.mode()), run.device.str());
+  if (run.store && !run.in.criteria.empty())
+    if (const auto best = run.store->top(run.in.criteria.front())) run.console.best = best->value;
+}
+
+void report_end(Run& run, const std::string& reason) {
+  if (!run.is_main()) return;
+  log::status("");
+  log::info("{} epoch{}, {} step{} in {}: {}", run.epoch, run.epoch == 1 ? "" : "s", run.step,
+            run.step == 1 ? "" : "s", format_duration(elapsed_since(run.started)), reason);
+  if (!run.store) return;
+  for (const Criterion& criterion : run.in.criteria)
+    if (const auto best = run.store->top(criterion))
+      log::info("best {}: {:.4g} (epoch {}, step {}) in {}", criterion.metric, best->value,
+                best->epoch + 1, best->step, shown_path(best->file));
 }
 
 }  // namespace tutti::trainer

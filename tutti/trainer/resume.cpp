@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/random.h"
+#include "tutti/core/status.h"
 #include "tutti/trainer/checkpoint/lightning.h"
 #include "tutti/trainer/run.h"
 
@@ -243,7 +244,7 @@ void save(Run& run, bool epoch_over) {
     const std::string name = slot.name.empty() ? "optimizer" : slot.name;
     for (const auto& [key, tensor] : snapshot.of(slot.optimizer->state()))
       checkpoint.optimizer[name + "/" + key] = tensor;
-    optimizers[name] = {{"schedule", slot.schedule.state()}};
+    optimizers[name] = {{"schedule", slot.optimizer->schedule_state()}};
   }
   for (std::size_t rank = 0; rank < random_states.size(); ++rank)
     checkpoint.extra[fmt::format("random/{}", rank)] = tensor_of(random_states[rank]);
@@ -289,7 +290,7 @@ bool restore(Run& run) {
   TensorMap model;  // nothing is read for parameters of which this rank holds no part
   const TensorMap held = model_tensors(run);
   const Placements* placements = run.in.strategy.placements();
-  for (const auto& [name, tensor] : checkpoint.model)
+  for (const auto& [name, tensor] : trained(checkpoint))
     if (held.count(name) || !placements || !placements->count(name)) model[name] = tensor;
   load_tensors(model, held, found->folder.string());
   for (OptimizerSlot& slot : run.optimizers) {
@@ -299,7 +300,7 @@ bool restore(Run& run) {
       if (key.rfind(name + "/", 0) == 0) state[key.substr(name.size() + 1)] = tensor;
     slot.optimizer->load_state(state);
     const Json& saved = checkpoint.trainer["optimizers"];
-    if (saved.contains(name)) slot.schedule.load(saved[name]["schedule"]);
+    if (saved.contains(name)) slot.optimizer->load_schedule(saved[name]["schedule"]);
   }
   const Json& t = checkpoint.trainer;
   run.epoch = t.at("epoch");
@@ -322,7 +323,7 @@ bool restore(Run& run) {
     restore_random_state(run, bytes_of(random->second));
   for (Callback* callback : run.in.callbacks) callback->load(checkpoint);
   if (run.is_main()) {
-    log::info("resumed from {}: epoch {}, batch {}, step {}", found->folder.string(), run.epoch,
+    log::info("resumed from {}: epoch {}, batch {}, step {}", shown_path(found->folder), run.epoch,
               run.batch, run.step);
     tell_about_batch(run, old_world, t.value("accumulate", 1));
   }

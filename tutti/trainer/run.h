@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "tutti/trainer/device_feed.h"
+#include "tutti/trainer/loggers/console.h"
 #include "tutti/trainer/loop.h"
 
 namespace tutti::trainer {
 
 struct OptimizerSlot {
   std::string name;
-  std::unique_ptr<Optimizer> optimizer;
-  Schedule schedule;
+  std::unique_ptr<OptimizerGroups> optimizer;
   double clip_val = 0;  // 0: off
   ClipAlgorithm clip_algorithm = ClipAlgorithm::kNorm;
 };
@@ -32,6 +32,17 @@ struct StepTimes {
 struct RollbackPoint {
   NamedTensors buffers;  // copies
   std::string random;
+};
+
+// What people have been shown; report.cpp.
+struct Console {
+  Progress progress;
+  EpochTable table;
+  Numbers validation;  // of this epoch
+  bool validation_is_best = false;
+  std::optional<double> best;  // by the first criterion
+  double seconds_per_step = 0;
+  std::chrono::steady_clock::time_point epoch_start, drawn;
 };
 
 struct Run {
@@ -69,11 +80,11 @@ struct Run {
   bool names_known = false;     // the metrics that are monitored exist
   int signal = 0;               // the one all ranks stop for
   double reference_weight = 1;  // a power of two near the last global weight; see window.cpp
-  std::int64_t first_logged_batch = 0;
   std::int64_t saved_step = -1;
   bool saved_pending = false;
   std::uint64_t plan = 0;  // with which the epoch began
   StepTimes times;
+  Console console;
   Metrics extra_metrics;
   Metrics last_validation;
   Metrics unsaved_validation;  // decides which checkpoints are the best; goes with the next save
@@ -102,7 +113,8 @@ struct Run {
            (in.control.world_size() > 1 || settings.accumulate_grad_batches > 1);
   }
   Moment moment(const Metrics* metrics = nullptr) {
-    return {in.model, weights, epoch, step, metrics, &extra_metrics, &stop_reason};
+    return {in.model, weights,        epoch,        step,
+            metrics,  &extra_metrics, &stop_reason, batches_in_epoch && batch >= *batches_in_epoch};
   }
 };
 
@@ -117,6 +129,12 @@ struct Window {
   std::vector<std::string> ids;  // of all batches
   double data_seconds = 0;
 };
+// Out of memory, in the words of any torch.
+bool is_out_of_memory(const std::exception& error);
+// What the user's model threw, as the user's error with the batch and the line of their code; others
+// are left as they are.
+[[noreturn]] void rethrow_model_error(const Run& run, const Batch& batch,
+                                      const std::exception& error);
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch);
 
 // update.cpp: from summed gradients to new weights.
@@ -151,6 +169,11 @@ void save(Run& run, bool epoch_over);
 void log_interval(Run& run);
 void summarise_epoch(Run& run);
 void write_metrics(Run& run, const Metrics& metrics);
-std::string describe_run(const Run& run);
+void show_progress(Run& run);  // on a terminal, a few times per second
+void show_validation(Run& run, std::int64_t batch, std::optional<std::int64_t> batches,
+                     bool sanity_check);
+void report_validation(Run& run, const Metrics& metrics);
+void report_start(Run& run);
+void report_end(Run& run, const std::string& reason);
 
 }  // namespace tutti::trainer

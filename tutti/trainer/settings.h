@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
+#include "tutti/trainer/optim/groups.h"
 #include "tutti/trainer/precision.h"
 
 namespace tutti::trainer {
@@ -29,8 +31,10 @@ enum class LossReduction {
 enum class ClipAlgorithm { kNorm, kValue };
 
 struct LoopSettings {
-  std::int64_t max_epochs = -1;       // -1: no limit
-  std::int64_t max_steps = -1;        // -1: no limit
+  std::int64_t max_epochs = -1;  // -1: no limit
+  std::int64_t max_steps = -1;   // -1: no limit
+  std::int64_t min_epochs = 0;   // callbacks cannot end training before both
+  std::int64_t min_steps = 0;
   std::optional<double> max_seconds;  // max_time; decided by rank 0's clock
   Amount limit_train_batches;
   Amount limit_val_batches;
@@ -41,11 +45,14 @@ struct LoopSettings {
   int fast_dev_run = 0;                            // n batches of everything, no files
   Amount overfit_batches = Amount::count(0);
   int accumulate_grad_batches = 1;
-  double gradient_clip_val = 0;  // 0: off
+  std::map<std::int64_t, int> accumulation;  // the same from an epoch on; empty: always
+  std::optional<LastPhase> last_phase;       // of learning rates
+  double gradient_clip_val = 0;              // 0: off
   ClipAlgorithm gradient_clip_algorithm = ClipAlgorithm::kNorm;
   LossReduction loss_reduction = LossReduction::kGlobal;
   PrecisionMode precision = PrecisionMode::k32;
   bool deterministic = false;
+  bool detect_anomaly = false;
   bool deterministic_warn_only = false;  // operators that cannot be: a warning instead of an error
   std::uint64_t seed = 0;
   std::string device = "cpu";           // "cuda:0"
@@ -59,6 +66,7 @@ struct LoopSettings {
   std::filesystem::path checkpoint_folder;  // empty: no checkpoints
   std::string resume = "auto";              // auto: the newest there; never; or a folder
   bool show_progress = true;
+  bool show_model = true;  // a summary of its parts at the start
 };
 
 // Throws ConfigError. Applies fast_dev_run and overfit_batches.

@@ -61,15 +61,13 @@ class TorchScriptModel final : public TrainableModel {
     if (options_.loss == "output") {
       read_output(value, out);
     } else {
-      if (!value.isTensor())
-        throw ConfigError(fmt::format("model.loss: {} needs forward to return one tensor, got {}",
-                                      options_.loss, value.tagKind()),
-                          "return the prediction, or use loss: output");
-      const at::Tensor prediction = value.toTensor();
+      const auto [prediction, lengths] = read_prediction(value);
       const at::Tensor& target = batch[options_.target];
       out.loss = options_.loss == "ctc"
                      ? torch::ctc_loss(prediction.transpose(0, 1).to(at::kFloat), target,
-                                       batch[options_.input_lengths].to(at::kLong),
+                                       lengths.defined() ? lengths.to(at::kLong)
+                                                         : frames_of(batch[options_.input_lengths],
+                                                                     prediction.size(1)),
                                        batch[options_.target_lengths].to(at::kLong))
                      : losses().at(options_.loss)(prediction, target);
       out.weight = static_cast<double>(target.size(0));
@@ -100,6 +98,31 @@ class TorchScriptModel final : public TrainableModel {
   }
 
  private:
+  // The prediction and, where forward returns them, its lengths.
+  std::pair<at::Tensor, at::Tensor> read_prediction(const c10::IValue& value) const {
+    if (value.isTensor()) return {value.toTensor(), {}};
+    if (value.isTuple()) {
+      const auto& parts = value.toTupleRef().elements();
+      if (parts.size() >= 2 && parts[0].isTensor() && parts[1].isTensor())
+        return {parts[0].toTensor(), parts[1].toTensor()};
+    }
+    throw ConfigError(
+        fmt::format("model.loss: {} needs forward to return the prediction, or (prediction, "
+                    "lengths), got {}",
+                    options_.loss, value.tagKind()),
+        "return the prediction, or use loss: output");
+  }
+
+  // Lengths in the prediction's frames, by the ratio of the longest: models stride.
+  static at::Tensor frames_of(const at::Tensor& lengths, std::int64_t num_frames) {
+    const at::Tensor exact = lengths.to(at::kDouble);
+    const double longest = std::max(1.0, exact.max().item<double>());
+    return (exact * (static_cast<double>(num_frames) / longest))
+        .round()
+        .clamp(1, static_cast<double>(num_frames))
+        .to(at::kLong);
+  }
+
   // The loss, or (loss, {name: tensor}, weight), as ESPnet's models return it.
   static void read_output(const c10::IValue& value, StepOutput& out) {
     if (value.isTensor()) {

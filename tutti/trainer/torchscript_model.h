@@ -4,7 +4,8 @@
 // decided by `loss`:
 //   output            forward returns the loss, or a tuple (loss, stats dict, weight)
 //   cross_entropy, mse, l1, bce_with_logits, nll, ctc
-//                     forward returns the prediction; `target` names the batch's tensor
+//                     forward returns the prediction, or (prediction, lengths); `target` names the
+//                     batch's tensor
 //
 // So a model scripted in Python trains here without writing C++.
 #pragma once
@@ -23,7 +24,8 @@ struct TorchScriptOptions {
   std::string loss = "output";
   std::vector<std::string> inputs = {"x"};  // names in the batch
   std::string target = "y";                 // name in the batch
-  // ctc: names of lengths in the batch; the prediction is log-probabilities (B, T, V).
+  // ctc: names of lengths in the batch; the prediction is log-probabilities (B, T, V). Where forward
+  // returns no lengths, those of the input are scaled to its T frames.
   std::string input_lengths = "x_lengths";
   std::string target_lengths = "y_lengths";
 };

@@ -79,9 +79,7 @@ Update apply_update(Run& run, const Verdict& verdict) {
     for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
       if (!(verdict.groups >> i & 1)) continue;
       OptimizerSlot& slot = run.optimizers[i];
-      slot.optimizer->step(
-          slot.schedule.lr(slot.schedule.options().by_epoch ? run.epoch : run.step),
-          factors[i].factor);
+      slot.optimizer->step({run.step, run.epoch}, factors[i].factor);
     }
   discard_gradients(run);
   run.reference_weight = reference_for(verdict.total_weight);

@@ -90,8 +90,7 @@ void check_monitored(Run& run, const Metrics& metrics) {
   for (const Criterion& criterion : run.in.criteria)
     check(criterion.metric, "best_model_criterion or ModelCheckpoint.monitor");
   for (const OptimizerSlot& slot : run.optimizers)
-    if (slot.schedule.options().kind == ScheduleKind::kPlateau)
-      check(slot.schedule.options().monitor, "scheduler_monitor");
+    if (slot.optimizer->watches()) check(slot.optimizer->monitor(), "scheduler_monitor");
 }
 
 }  // namespace
@@ -134,9 +133,14 @@ bool validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
     }
     run.in.control.set_phase(fmt::format("{} {}/{}", sanity_check ? "sanity check" : "validating",
                                          i + 1, limit ? std::to_string(*limit) : "?"));
+    show_validation(run, i + 1, limit, sanity_check);
     run.precision.prepare(*batch);
     const auto autocast = run.precision.forward_scope();
-    sums.add("valid/", run.in.model.validation_step(*batch));
+    try {
+      sums.add("valid/", run.in.model.validation_step(*batch));
+    } catch (const std::exception& error) {
+      rethrow_model_error(run, *batch, error);
+    }
     strategy.settle(/*complete=*/true);
   }
 
@@ -152,12 +156,11 @@ bool validate(Run& run, std::optional<std::int64_t> limit, bool sanity_check) {
   if (!sanity_check) {
     run.validation_pending = false;
     run.last_validation = run.unsaved_validation = metrics;
-    if (run.is_main())
-      log::info("epoch_summary:{}epoch:valid: {}", run.epoch + 1, describe(metrics, "valid/"));
+    report_validation(run, metrics);
     write_metrics(run, metrics);
     for (OptimizerSlot& slot : run.optimizers) {
-      const auto watched = metrics.find(slot.schedule.options().monitor);
-      if (watched != metrics.end()) slot.schedule.observe(watched->second);
+      const auto watched = metrics.find(slot.optimizer->monitor());
+      if (watched != metrics.end()) slot.optimizer->observe(watched->second);
     }
   }
   for (Callback* callback : run.in.callbacks)

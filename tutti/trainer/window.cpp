@@ -5,11 +5,13 @@
 // a power of two changes no bits, and keeps 16-bit gradients in range. The true global weight is
 // known after the vote and divides the summed gradients in update.cpp.
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 #include "tutti/trainer/run.h"
 #include "tutti/trainer/strategies/side_stream.h"
 
@@ -20,16 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// 1.13 has no type of its own for it, and the CPU allocator only words.
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
-  if (!dynamic_cast<const c10::Error*>(&error)) return false;
-  const std::string text = error.what();
-  return text.find("out of memory") != std::string::npos ||
-         text.find("not enough memory") != std::string::npos ||
-         text.find("can't allocate memory") != std::string::npos;
 }
 
 std::size_t group_of(const Run& run, const std::string& name) {
@@ -130,7 +122,7 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
     run.precision.prepare(batch);
     return compute(run, batch, last, window);
   } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
+    if (!is_out_of_memory(error)) rethrow_model_error(run, batch, error);
     window.vote.out_of_memory = true;
     window.bad_ids = batch.describe_ids();
     window.complete = 0;
@@ -139,6 +131,29 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
 }
 
 }  // namespace
+
+// 1.13 has no type of its own for it, and the CPU allocator only words; TorchScript wraps them.
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
+  if (dynamic_cast<const Error*>(&error)) return false;
+  const std::string text = error.what();
+  return text.find("out of memory") != std::string::npos ||
+         text.find("not enough memory") != std::string::npos ||
+         text.find("can't allocate memory") != std::string::npos;
+}
+
+void rethrow_model_error(const Run& run, const Batch& batch, const std::exception& error) {
+  if (dynamic_cast<const Error*>(&error)) throw;
+  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = from_torch ? from_torch->what_without_backtrace() : error.what();
+  // detect_anomaly's finding is about the numbers, whoever wrote the model.
+  const bool anomaly = text.find("returned nan values") != std::string::npos;
+  if (!run.in.users_model && !anomaly) throw;
+  throw DataError(
+      fmt::format("model: {} (step {}, utterances {})", trim(text), run.step, batch.describe_ids()),
+      anomaly ? "look at these utterances, and at what comes before that operation"
+              : "the line above is in the model's own code");
+}
 
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch) {
   Window window;

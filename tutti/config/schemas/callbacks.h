@@ -1,10 +1,12 @@
 // Loggers and callbacks of `trainer:`; names and defaults are Lightning's.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
 #include "tutti/config/registry.h"
+#include "tutti/config/schemas/types.h"
 
 namespace tutti::config {
 
@@ -22,9 +24,19 @@ struct CsvSettings {
   std::optional<std::string> name = "lightning_logs";
   std::optional<std::string> version;
   std::string prefix;
-  int flush_logs_every_n_steps = 100;
+  int flush_logs_every_n_steps = 1;
 };
 Schema<CsvSettings> csv_schema();
+
+struct MlflowSettings {
+  std::string experiment_name = "lightning_logs";
+  std::optional<std::string> run_name;
+  std::optional<std::string> tracking_uri;  // file:FOLDER
+  std::map<std::string, std::string> tags;
+  std::string save_dir = "./mlruns";
+  std::string prefix;
+};
+Schema<MlflowSettings> mlflow_schema();
 
 struct JsonlSettings {
   std::string save_dir = ".";
@@ -54,9 +66,7 @@ struct ModelCheckpointSettings {
 };
 Schema<ModelCheckpointSettings> model_checkpoint_schema();
 
-struct LearningRateMonitorSettings {
-  std::optional<std::string> logging_interval;
-};
+struct LearningRateMonitorSettings {};
 Schema<LearningRateMonitorSettings> learning_rate_monitor_schema();
 
 struct EmaSettings {
@@ -66,14 +76,44 @@ struct EmaSettings {
 };
 Schema<EmaSettings> ema_schema();
 
+struct SwaSettings {
+  double swa_lrs = 0;
+  BatchLimit swa_epoch_start{.part = 0.8};  // an epoch counted from 1, or a part of max_epochs
+  int annealing_epochs = 10;
+  std::string annealing_strategy = "cos";
+};
+Schema<SwaSettings> swa_schema();
+
+struct TimerSettings {
+  MaxTime duration;
+};
+Schema<TimerSettings> timer_schema();
+
+struct DeviceStatsSettings {
+  bool cpu_stats = true;
+};
+Schema<DeviceStatsSettings> device_stats_schema();
+
+struct AccumulationSettings {
+  Accumulation scheduling;
+};
+Schema<AccumulationSettings> accumulation_schema();
+
+// `trainer.profiler`
+struct ProfilerSettings {
+  std::string dirpath;  // empty: the experiment's
+  std::string filename = "trace";
+  int first_step = 5;
+  int num_steps = 5;
+};
+Schema<ProfilerSettings> profiler_schema();
+
 struct AverageCheckpointsSettings {
   int num_checkpoints = 0;  // 0: as many as best_model_criterion keeps
 };
 Schema<AverageCheckpointsSettings> average_checkpoints_schema();
 
-struct ThroughputSettings {
-  int window_size = 100;
-};
+struct ThroughputSettings {};
 Schema<ThroughputSettings> throughput_schema();
 
 void add_callback_components(Catalogue& catalogue);

@@ -33,13 +33,14 @@ Schema<TrainingFile> training_schema() {
   s.field("tokenizer", &S::tokenizer, "how the tokenizer is trained");
   s.field("model", &S::model, "the model");
   s.field("optimizer", &S::optimizer, "a _target_ node");
+  s.field("param_groups", &S::param_groups,
+          "parameters with other settings: [{match: [patterns], dims: 1, lr, weight_decay, ...}]");
   s.field("scheduler", &S::scheduler, "a _target_ node");
   s.field("scheduler_interval", &S::scheduler_interval, "when the scheduler advances",
           {.one_of = {"step", "epoch"}});
   s.field("scheduler_monitor", &S::scheduler_monitor, "metric a plateau scheduler watches");
   s.field("optimizers", &S::optimizers,
-          "named: {optimizer, params, accum_grad_steps, step_every_n_iters, gradient_clip_val, "
-          "gradient_clip_algorithm}");
+          "named: {optimizer, params, param_groups, gradient_clip_val, gradient_clip_algorithm}");
   s.field("schedulers", &S::schedulers, "the same names: {scheduler, interval, monitor}");
   s.field("best_model_criterion", &S::best_model_criterion,
           "list of [metric, how many to keep, min|max]");

@@ -21,7 +21,7 @@ struct TrainingFile {
   std::string exp_dir;
   std::string stats_dir;
   Node create_dataset, validate_dataset, dataset, tokenizer, model;
-  Node optimizer, scheduler, optimizers, schedulers;
+  Node optimizer, param_groups, scheduler, optimizers, schedulers;
   std::string scheduler_interval = "step";
   std::optional<std::string> scheduler_monitor;
   Node best_model_criterion;

@@ -14,14 +14,13 @@ void ignore_torch_switches(Schema<T>& s) {
 }
 
 template <class T>
-Schema<T> adam_like(const char* name, const char* doc) {
+Schema<T> with_betas(const char* name, const char* doc) {
   Schema<T> s(name, doc);
   s.field("lr", &T::lr, "learning rate", {.min = 0});
   s.field("betas", &T::betas, "decay of the running means of gradient and square",
           {.min = 0, .max = 1});
   s.field("eps", &T::eps, "added to the denominator", {.min = 0});
   s.field("weight_decay", &T::weight_decay, "weight decay", {.min = 0});
-  s.field("amsgrad", &T::amsgrad, "use the largest second moment seen");
   s.check([](const Node& node, const T& settings, Problems& problems) {
     if (settings.betas.size() != 2)
       problems.add(node["betas"], fmt::format("got {} numbers, expected 2", settings.betas.size()),
@@ -31,7 +30,12 @@ Schema<T> adam_like(const char* name, const char* doc) {
   return s;
 }
 
-const Rule kSteps = {.min = 1, .unit = "updates"};
+template <class T>
+Schema<T> adam_like(const char* name, const char* doc) {
+  auto s = with_betas<T>(name, doc);
+  s.field("amsgrad", &T::amsgrad, "use the largest second moment seen");
+  return s;
+}
 
 }  // namespace
 
@@ -58,111 +62,69 @@ Schema<SgdSettings> sgd_schema() {
   return s;
 }
 
-Schema<ConstantLrSettings> constant_lr_schema() {
-  return Schema<ConstantLrSettings>("constant", "The optimizer's lr, all the time.");
-}
-
-Schema<WarmupLrSettings> warmup_lr_schema() {
-  Schema<WarmupLrSettings> s(
-      "warmup", "lr x w^0.5 x min(s^-0.5, s x w^-1.5), s = update + 1, w = warmup_steps.");
-  s.field("warmup_steps", &WarmupLrSettings::warmup_steps, "updates until lr is reached", kSteps);
+Schema<RAdamSettings> radam_schema() {
+  auto s = with_betas<RAdamSettings>("radam", "Adam with its early steps rectified.");
+  s.refused("decoupled_weight_decay", {"false", "False"}, "use torch.optim.AdamW");
   return s;
 }
 
-Schema<PiecewiseLinearWarmupLrSettings> piecewise_linear_warmup_lr_schema() {
-  using S = PiecewiseLinearWarmupLrSettings;
-  Schema<S> s("piecewise_linear_warmup",
-              "Straight lines through the given points, then lr x w^0.5 x s^-0.5 with the last w.");
-  s.field("warmup_steps_list", &S::warmup_steps_list, "update numbers, increasing", {.min = 0});
-  s.field("warmup_lr_list", &S::warmup_lr_list, "learning rate at each of them", {.min = 0});
-  s.check([](const Node& node, const S& settings, Problems& problems) {
-    const auto& steps = settings.warmup_steps_list;
-    if (steps.size() != settings.warmup_lr_list.size() || steps.size() < 2) {
-      problems.add(node, fmt::format("warmup_steps_list has {} entries and warmup_lr_list {}, "
-                                     "expected the same number, 2 or more",
-                                     steps.size(), settings.warmup_lr_list.size()));
-    }
-    for (std::size_t i = 1; i < steps.size(); ++i)
-      if (!(steps[i] > steps[i - 1]))
-        problems.add(node["warmup_steps_list"][i],
-                     fmt::format("got {:g} after {:g}, expected increasing numbers", steps[i],
-                                 steps[i - 1]));
-  });
+Schema<NAdamSettings> nadam_schema() {
+  auto s = with_betas<NAdamSettings>("nadam", "Adam with Nesterov's momentum.");
+  s.field("momentum_decay", &NAdamSettings::momentum_decay, "how fast the momentum is warmed up",
+          {.min = 0});
+  s.refused("decoupled_weight_decay", {"false", "False"}, "use torch.optim.AdamW");
   return s;
 }
 
-Schema<NoamLrSettings> noam_lr_schema() {
-  Schema<NoamLrSettings> s("noam", "lr x d^-0.5 x min(s^-0.5, s x w^-1.5), d = model_size.");
-  s.field("model_size", &NoamLrSettings::model_size, "width of the model", {.min = 1});
-  s.field("warmup_steps", &NoamLrSettings::warmup_steps, "updates until the peak", kSteps);
+Schema<AdagradSettings> adagrad_schema() {
+  using S = AdagradSettings;
+  Schema<S> s("adagrad", "Steps divided by the root of all squares so far.");
+  s.field("lr", &S::lr, "learning rate", {.min = 0});
+  s.field("lr_decay", &S::lr_decay, "lr is divided by 1 + this x updates", {.min = 0});
+  s.field("weight_decay", &S::weight_decay, "added to the gradient", {.min = 0});
+  s.field("initial_accumulator_value", &S::initial_accumulator_value, "squares to begin with",
+          {.min = 0});
+  s.field("eps", &S::eps, "added to the denominator", {.min = 0});
+  ignore_torch_switches(s);
   return s;
 }
 
-Schema<CosineWarmupLrSettings> cosine_warmup_lr_schema() {
-  using S = CosineWarmupLrSettings;
-  Schema<S> s("cosine_warmup", "Linear up to lr, then half a cosine down to min_lr.");
-  s.field("warmup_steps", &S::warmup_steps, "updates until lr is reached",
-          {.min = 0, .unit = "updates"});
-  s.field("total_steps", &S::total_steps, "update at which min_lr is reached",
-          {.min = 1, .unit = "updates", .required = true});
-  s.field("min_lr", &S::min_lr, "learning rate at the end", {.min = 0});
-  s.deprecated("num_warmup_steps", "warmup_steps");
-  s.deprecated("num_training_steps", "total_steps");
-  s.check([](const Node& node, const S& settings, Problems& problems) {
-    if (node["total_steps"].defined() && settings.total_steps <= settings.warmup_steps)
-      problems.add(node["total_steps"],
-                   fmt::format("got {:g}, expected more than warmup_steps = {:g}",
-                               settings.total_steps, settings.warmup_steps));
-  });
+Schema<AdadeltaSettings> adadelta_schema() {
+  using S = AdadeltaSettings;
+  Schema<S> s("adadelta", "Steps in the unit of earlier steps.");
+  s.field("lr", &S::lr, "what the step is multiplied by", {.min = 0});
+  s.field("rho", &S::rho, "decay of the running means of squares", {.min = 0, .max = 1});
+  s.field("eps", &S::eps, "added under both roots", {.min = 0});
+  s.field("weight_decay", &S::weight_decay, "added to the gradient", {.min = 0});
+  ignore_torch_switches(s);
   return s;
 }
 
-Schema<PlateauLrSettings> plateau_lr_schema() {
-  using S = PlateauLrSettings;
-  Schema<S> s("plateau", "Multiplied by `factor` when scheduler_monitor stops improving.");
-  s.field("mode", &S::mode, "min: lower is better", {.one_of = {"min", "max"}});
-  s.field("factor", &S::factor, "what lr is multiplied by", {.min = 0, .max = 1});
-  s.field("patience", &S::patience, "validations without improvement before it acts", {.min = 0});
-  s.field("threshold", &S::threshold, "relative change that counts as improvement", {.min = 0});
-  s.field("cooldown", &S::cooldown, "validations to wait after a reduction", {.min = 0});
-  s.field("min_lr", &S::min_lr, "never below", {.min = 0});
-  s.refused("threshold_mode", {"rel"}, "remove it: the threshold is relative");
-  s.refused("eps", {}, "remove it");
-  s.refused("verbose", {"false", "False", "true", "True"},
-            "remove it: learning rates are logged always");
+Schema<RmspropSettings> rmsprop_schema() {
+  using S = RmspropSettings;
+  Schema<S> s("rmsprop", "Steps divided by the root of a running mean of squares.");
+  s.field("lr", &S::lr, "learning rate", {.min = 0});
+  s.field("alpha", &S::alpha, "decay of the running mean of squares", {.min = 0, .max = 1});
+  s.field("eps", &S::eps, "added to the denominator", {.min = 0});
+  s.field("weight_decay", &S::weight_decay, "added to the gradient", {.min = 0});
+  s.field("momentum", &S::momentum, "momentum", {.min = 0});
+  s.field("centered", &S::centered, "divide by the standard deviation instead");
+  ignore_torch_switches(s);
   return s;
 }
 
 void add_optim_components(Catalogue& catalogue) {
-  catalogue.add("optimizer", adam_schema(), {"torch.optim.Adam"});
-  catalogue.add("optimizer", adamw_schema(), {"torch.optim.AdamW"});
-  catalogue.add("optimizer", sgd_schema(), {"torch.optim.SGD"});
-  for (const char* name : {"RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "LBFGS"})
-    catalogue.instead("optimizer", std::string("torch.optim.") + name, "use torch.optim.AdamW");
-
-  catalogue.add("scheduler", constant_lr_schema(), {"torch.optim.lr_scheduler.ConstantLR"});
-  catalogue.add("scheduler", warmup_lr_schema(), {"espnet2.schedulers.warmup_lr.WarmupLR"});
-  catalogue.add("scheduler", piecewise_linear_warmup_lr_schema(),
-                {"espnet2.schedulers.piecewise_linear_warmup_lr.PiecewiseLinearWarmupLR"});
-  catalogue.add("scheduler", noam_lr_schema(), {"espnet2.schedulers.noam_lr.NoamLR"});
-  catalogue.add("scheduler", cosine_warmup_lr_schema(),
-                {"transformers.get_cosine_schedule_with_warmup"});
-  catalogue.add("scheduler", plateau_lr_schema(), {"torch.optim.lr_scheduler.ReduceLROnPlateau"});
-  const std::string cosine = "use cosine_warmup with warmup_steps, total_steps and min_lr";
-  catalogue.instead("scheduler",
-                    "espnet2.schedulers.cosine_anneal_warmup_restart.CosineAnnealingWarmupRestarts",
-                    cosine);
-  catalogue.instead("scheduler", "torch.optim.lr_scheduler.CosineAnnealingLR", cosine);
-  catalogue.instead("scheduler", "torch.optim.lr_scheduler.OneCycleLR", cosine);
-  const std::string piecewise = "use piecewise_linear_warmup with the points of the curve";
-  catalogue.instead("scheduler", "espnet2.schedulers.tristage_lr.TristageLR", piecewise);
-  catalogue.instead(
-      "scheduler", "espnet2.schedulers.exponential_decay_warmup.ExponentialDecayWarmup", piecewise);
-  catalogue.instead("scheduler", "torch.optim.lr_scheduler.StepLR", piecewise);
-  catalogue.instead("scheduler", "torch.optim.lr_scheduler.LinearLR", piecewise);
-  catalogue.instead("scheduler",
-                    "espnet2.schedulers.warmup_reducelronplateau.WarmupReduceLROnPlateau",
-                    "use plateau");
+  const std::string torch = "torch.optim.";
+  catalogue.add("optimizer", adam_schema(), {torch + "Adam"});
+  catalogue.add("optimizer", adamw_schema(), {torch + "AdamW"});
+  catalogue.add("optimizer", sgd_schema(), {torch + "SGD"});
+  catalogue.add("optimizer", radam_schema(), {torch + "RAdam"});
+  catalogue.add("optimizer", nadam_schema(), {torch + "NAdam"});
+  catalogue.add("optimizer", adagrad_schema(), {torch + "Adagrad"});
+  catalogue.add("optimizer", adadelta_schema(), {torch + "Adadelta"});
+  catalogue.add("optimizer", rmsprop_schema(), {torch + "RMSprop"});
+  for (const char* name : {"Adamax", "ASGD", "Rprop", "LBFGS", "SparseAdam"})
+    catalogue.instead("optimizer", torch + name, "use torch.optim.AdamW, or a plugin's");
 }
 
 }  // namespace tutti::config

@@ -1,5 +1,5 @@
-// `optimizer:` and `scheduler:` settings. Names and defaults are torch's and ESPnet2's, formulas in
-// docs/config-reference.md; the code is in tutti/trainer/optim.
+// `optimizer:` settings. Names and defaults are torch's; the code is in
+// tutti/trainer/optim.
 #pragma once
 
 #include <vector>
@@ -35,42 +35,49 @@ struct SgdSettings {
 };
 Schema<SgdSettings> sgd_schema();
 
-struct ConstantLrSettings {};
-Schema<ConstantLrSettings> constant_lr_schema();
-
-struct WarmupLrSettings {
-  double warmup_steps = 25000;
+struct RAdamSettings {
+  double lr = 1e-3;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
 };
-Schema<WarmupLrSettings> warmup_lr_schema();
+Schema<RAdamSettings> radam_schema();
 
-struct PiecewiseLinearWarmupLrSettings {
-  std::vector<double> warmup_steps_list = {0, 25000};
-  std::vector<double> warmup_lr_list = {0, 1e-3};
+struct NAdamSettings {
+  double lr = 2e-3;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum_decay = 4e-3;
 };
-Schema<PiecewiseLinearWarmupLrSettings> piecewise_linear_warmup_lr_schema();
+Schema<NAdamSettings> nadam_schema();
 
-struct NoamLrSettings {
-  double model_size = 320;
-  double warmup_steps = 25000;
+struct AdagradSettings {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
 };
-Schema<NoamLrSettings> noam_lr_schema();
+Schema<AdagradSettings> adagrad_schema();
 
-struct CosineWarmupLrSettings {
-  double warmup_steps = 25000;
-  double total_steps = 0;
-  double min_lr = 0;
+struct AdadeltaSettings {
+  double lr = 1.0;
+  double rho = 0.9;
+  double eps = 1e-6;
+  double weight_decay = 0;
 };
-Schema<CosineWarmupLrSettings> cosine_warmup_lr_schema();
+Schema<AdadeltaSettings> adadelta_schema();
 
-struct PlateauLrSettings {
-  std::string mode = "min";
-  double factor = 0.1;
-  int patience = 10;
-  double threshold = 1e-4;
-  int cooldown = 0;
-  double min_lr = 0;
+struct RmspropSettings {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
 };
-Schema<PlateauLrSettings> plateau_lr_schema();
+Schema<RmspropSettings> rmsprop_schema();
 
 void add_optim_components(Catalogue& catalogue);
 

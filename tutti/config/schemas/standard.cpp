@@ -4,6 +4,7 @@
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/optim.h"
+#include "tutti/config/schemas/schedules.h"
 #include "tutti/config/schemas/trainer.h"
 
 namespace tutti::config {
@@ -11,6 +12,7 @@ namespace tutti::config {
 Catalogue standard_catalogue() {
   Catalogue catalogue;
   add_optim_components(catalogue);
+  add_schedule_components(catalogue);
   add_callback_components(catalogue);
   add_strategy_components(catalogue);
   add_data_components(catalogue);

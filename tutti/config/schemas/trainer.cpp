@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/config/schemas/callbacks.h"
 #include "tutti/core/text.h"
 
 namespace tutti::config {
@@ -20,6 +21,8 @@ void add_where_and_how(Schema<S>& s) {
   s.field("precision", &S::precision,
           "number formats; 16 and bf16 are read as 16-mixed and bf16-mixed");
   s.field("deterministic", &S::deterministic, "the same bits on every run, at some cost");
+  s.field("detect_anomaly", &S::detect_anomaly,
+          "name the operation whose backward pass makes NaN; slow");
   s.field("timeout", &S::timeout,
           "how long ranks wait for one another before the missing one is named");
   s.field("requeue_signal", &S::requeue_signal,
@@ -31,6 +34,9 @@ void add_how_long(Schema<S>& s) {
   s.field("max_epochs", &S::max_epochs, "passes over the data; -1: without end", {.min = -1});
   s.field("max_steps", &S::max_steps, "optimizer updates; -1: no limit",
           {.min = -1, .unit = "updates"});
+  s.field("min_epochs", &S::min_epochs, "callbacks cannot end training before", {.min = 0});
+  s.field("min_steps", &S::min_steps, "callbacks cannot end training before",
+          {.min = 0, .unit = "updates"});
   s.field("max_time", &S::max_time, "wall time, then save and stop");
   s.field("limit_train_batches", &S::limit_train_batches, "per rank and epoch");
   s.field("limit_val_batches", &S::limit_val_batches, "per rank and validation");
@@ -48,7 +54,7 @@ void add_how_long(Schema<S>& s) {
 
 void add_updates(Schema<S>& s) {
   s.field("accumulate_grad_batches", &S::accumulate_grad_batches,
-          "batches per update; ranks meet once per update", {.min = 1});
+          "batches per update; ranks meet once per update");
   s.field("gradient_clip_val", &S::gradient_clip_val, "limit of the gradient; null or 0: none",
           {.min = 0});
   s.field("gradient_clip_algorithm", &S::gradient_clip_algorithm,
@@ -67,9 +73,15 @@ void add_output(Schema<S>& s) {
   s.field("log_every_n_steps", &S::log_every_n_steps, "updates between log lines; 0: none",
           {.min = 0, .unit = "updates"});
   s.field("enable_progress_bar", &S::enable_progress_bar, "a line that shows how far it is");
+  s.field("enable_model_summary", &S::enable_model_summary,
+          "the model's parts and their sizes at the start");
   s.field("logger", &S::logger,
           "one _target_ node or a list of them; true: TensorBoard; false: none");
   s.field("callbacks", &S::callbacks, "a list of _target_ nodes");
+  s.field("profiler", &S::profiler,
+          "pytorch: a Chrome trace of some steps per rank; or a _target_ node");
+  s.field("enable_checkpointing", &S::enable_checkpointing,
+          "false: nothing is saved, and nothing can be resumed");
   s.field("default_root_dir", &S::default_root_dir, "where files go; empty: exp_dir");
 }
 
@@ -77,24 +89,15 @@ void add_refused(Schema<S>& s) {
   const std::vector<std::string> yes = {"true", "True"};
   const std::vector<std::string> no = {"false", "False"};
   const std::vector<std::string> either = {"true", "True", "false", "False"};
-  s.refused("min_epochs", {"0", "1"},
-            "remove it; raise patience of early_stopping to train longer");
-  s.refused("min_steps", {"0"}, "remove it; raise patience of early_stopping to train longer");
   s.refused("limit_test_batches", {"1.0"},
             "the test set is decoded by the infer stage: limit dataset.test there");
   s.refused("limit_predict_batches", {"1.0"},
             "prediction is the infer stage: limit dataset.test there");
-  s.refused("enable_checkpointing", yes,
-            "checkpoints are always written; use fast_dev_run to write nothing");
-  s.refused("enable_model_summary", either, "remove it: the model is summarised in the log");
   s.refused("benchmark", no, "remove it: speech batches change shape too often for it to pay");
-  s.refused("inference_mode", either, "remove it: validation never records gradients");
-  s.refused("use_distributed_sampler", either,
-            "remove it: batches are always split over the ranks");
-  s.refused("profiler", {},
-            "remove it: time per step and data wait are in the log; for more use perf or nsys on "
-            "`tutti train`");
-  s.refused("detect_anomaly", no, "remove it: a NaN loss is reported with its utterances");
+  s.refused("inference_mode", yes, "remove it: validation never records gradients");
+  s.refused("use_distributed_sampler", yes,
+            "remove it: batches are always split over the ranks; for the same data on all of them "
+            "give each as many copies as there are ranks");
   s.refused("barebones", no,
             "set logger: false, enable_progress_bar: false and num_sanity_val_steps: 0");
   s.refused("plugins", {},
@@ -118,6 +121,11 @@ void check_together(const Node& node, const S& settings, Problems& problems) {
                  "check_val_every_n_epoch: null counts batches across epochs, so "
                  "val_check_interval must be a number of batches",
                  "set val_check_interval: 1000");
+  }
+  if (!settings.profiler.is_null()) {
+    Catalogue known;
+    add_callback_components(known);
+    known.check("profiler", settings.profiler, problems);
   }
   for (const char* key : {"precision"}) {
     const Node value = node[key];

@@ -26,6 +26,8 @@ struct TrainerSettings {
 
   std::optional<std::int64_t> max_epochs;  // null: no limit of its own; -1: without end
   std::int64_t max_steps = -1;             // optimizer updates; -1: no limit
+  std::int64_t min_epochs = 0;
+  std::int64_t min_steps = 0;
   MaxTime max_time;
   BatchLimit limit_train_batches;
   BatchLimit limit_val_batches;
@@ -35,15 +37,19 @@ struct TrainerSettings {
   int num_sanity_val_steps = 2;
   DevRun fast_dev_run;
 
-  int accumulate_grad_batches = 1;
+  Accumulation accumulate_grad_batches;
   std::optional<double> gradient_clip_val;
   std::string gradient_clip_algorithm = "norm";
   std::string loss_average = "global";
   int max_nonfinite_steps = 100;
 
   Deterministic deterministic;
+  bool detect_anomaly = false;
+  bool enable_checkpointing = true;
+  Node profiler;  // a name or a `_target_` node
   int log_every_n_steps = 50;
   bool enable_progress_bar = true;
+  bool enable_model_summary = true;
   Node logger;     // see logger_nodes
   Node callbacks;  // a list of `_target_` nodes
   std::string default_root_dir;

@@ -79,6 +79,23 @@ bool read(const Node& node, DevRun& out, std::string& expected) {
   return read(node, out.batches, inner) && out.batches >= 0;
 }
 
+bool read(const Node& node, Accumulation& out, std::string& expected) {
+  expected = "a number of batches (4), or such numbers by epoch ({0: 8, 4: 2}), 1 or more";
+  out = {};
+  std::string inner;
+  if (node.is_scalar()) return read(node, out.from_epoch[0], inner) && out.from_epoch[0] >= 1;
+  if (!node.is_map() || node.size() == 0) return false;
+  for (const auto& [key, value] : node.items()) {
+    const Node epoch(std::make_shared<Value>(Value{.kind = Kind::kScalar, .text = key}));
+    std::int64_t number = 0;
+    int batches = 0;
+    if (!read(epoch, number, inner) || number < 0 || !read(value, batches, inner) || batches < 1)
+      return false;
+    out.from_epoch[number] = batches;
+  }
+  return true;
+}
+
 bool read(const Node& node, Deterministic& out, std::string& expected) {
   expected = "true, false or warn";
   out = {};

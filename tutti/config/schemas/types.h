@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,15 @@ struct DevRun {
   std::string default_text() const { return "false"; }
 };
 bool read(const Node& node, DevRun& out, std::string& expected);
+
+// `accumulate_grad_batches: 4 | {0: 8, 4: 2}`: batches per update, from the epoch (counted from 0)
+// on.
+struct Accumulation {
+  static constexpr const char* kTypeName = "batches (4) or batches by epoch ({0: 8, 4: 2})";
+  std::map<std::int64_t, int> from_epoch = {{0, 1}};
+  std::string default_text() const { return "1"; }
+};
+bool read(const Node& node, Accumulation& out, std::string& expected);
 
 // `deterministic: true | false | warn`
 struct Deterministic {

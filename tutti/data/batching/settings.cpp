@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tutti/config/recipe_defaults.h"
+
 namespace tutti::data {
 namespace {
 
@@ -196,7 +198,9 @@ ModeSettings parse_mode(const Node& mode, const CollateSettings& collate,
     problems.add(mode, "got " + mode.describe_value() + ", expected a map");
     return out;
   }
-  const Node factory = mode["iter_factory"];
+  Node factory = mode["iter_factory"];
+  // What a recipe file does not say gives way to what it says.
+  if (!mode["batches"].is_null() && config::is_recipe_default(factory)) factory = Node();
   if (factory.is_null() && mode["batches"].is_null()) {
     const PlainKeys keys = plain_schema().parse(mode, problems);
     check_shards(mode, keys, ranks, problems);

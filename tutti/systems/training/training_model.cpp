@@ -47,6 +47,10 @@ ModelRegistry& model_registry() {
   return models;
 }
 
+bool is_users_model(const config::Node& training) {
+  return !training["model"]["_target_"].is_null();
+}
+
 std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node& training) {
   const config::Node target = training["model"]["_target_"];
   if (target.is_null()) return make_asr(training);

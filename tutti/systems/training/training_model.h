@@ -30,6 +30,9 @@ using ModelRegistry =
              std::less<>>;
 ModelRegistry& model_registry();
 
+// Whether its code is the user's: a TorchScript file or a plugin's model.
+bool is_users_model(const config::Node& training);
+
 // Seeded by the caller. Throws ConfigError for a `_target_` nobody has.
 std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node& training);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct Moment {
   const Metrics* metrics = nullptr;    // of the validation or epoch that just ended
   Metrics* extra_metrics = nullptr;    // written with the next log line
   std::string* stop_reason = nullptr;  // not empty: training ends after this step
+  bool epoch_over = false;             // this step is the epoch's last
 };
 
 class Callback {
@@ -32,7 +34,8 @@ class Callback {
   virtual void before_validation(const Moment&) {}
   virtual void after_validation(const Moment&) {}
   virtual void on_epoch_end(const Moment&) {}
-  // State in a checkpoint; use names of your own ("ema/...") in `extra` and `trainer["callbacks"]`.
+  // State in a checkpoint; use names of your own in `extra` and `trainer["callbacks"]`. A callback
+  // that delivers other weights than those being trained calls deliver() in save().
   virtual void save(Checkpoint&) const {}
   virtual void load(const Checkpoint&) {}
 };
@@ -53,8 +56,31 @@ struct EmaOptions {
   int every_n_steps = 1;
   std::int64_t start_step = 0;
 };
-// Keeps an exponential moving average of the weights. Validation runs with the average; checkpoints
-// hold it as "ema/<parameter>" beside the weights themselves.
+// Keeps an exponential moving average of the weights. The average is what is validated and what
+// checkpoints, the best files and their averages hold; training goes on with the weights themselves.
 std::unique_ptr<Callback> make_ema(EmaOptions options);
+
+// The mean of the weights at the ends of epochs, from `first_epoch` (counted from 0) on; validated and
+// delivered like the moving average. Buffers are the model's own.
+std::unique_ptr<Callback> make_swa(std::int64_t first_epoch);
+
+// Memory of the GPU and, with `cpu`, of the process, with every log line.
+std::unique_ptr<Callback> make_device_stats(bool cpu);
+
+struct TraceOptions {
+  std::filesystem::path file;
+  std::int64_t first_step = 5;  // steps before it begins
+  std::int64_t num_steps = 5;
+};
+// A Chrome trace of some steps; written when they are over, or at the end.
+std::unique_ptr<Callback> make_chrome_trace(TraceOptions options);
+
+// Puts `averages` (by parameter) into the checkpoint's model file; the weights that training goes on
+// with move to `extra` as "trained/<parameter>", where resuming finds them.
+void deliver(const TensorMap& averages, Checkpoint& checkpoint);
+// The averages of a checkpoint that was saved with deliver(); empty: it was not.
+TensorMap delivered(const Checkpoint& checkpoint);
+// Parameters and buffers that training goes on with, whatever the checkpoint delivers.
+TensorMap trained(const Checkpoint& checkpoint);
 
 }  // namespace tutti::trainer

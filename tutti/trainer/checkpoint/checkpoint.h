@@ -3,7 +3,7 @@
 //   step-00001200/
 //     model.safetensors       parameters and buffers under their state_dict names
 //     optimizer.safetensors   "<optimizer>/<state>/<parameter>"
-//     extra.safetensors       random-number state per rank, EMA weights, ...
+//     extra.safetensors       random-number state per rank, weights behind an average, ...
 //     trainer.json            counters, position, schedules, scaler, callbacks
 //     index.json              size and CRC-32C of each file
 //     COMPLETE                CRC-32C of index.json; written last

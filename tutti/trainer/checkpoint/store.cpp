@@ -134,6 +134,20 @@ class CheckpointStore::Impl {
     return written;
   }
 
+  std::optional<BestFile> top(const Criterion& criterion) const {
+    std::size_t index = 0;
+    for (; index < options_.criteria.size(); ++index)
+      if (options_.criteria[index].metric == criterion.metric &&
+          options_.criteria[index].better == criterion.better &&
+          options_.criteria[index].keep == criterion.keep)
+        break;
+    if (index == options_.criteria.size()) return std::nullopt;
+    const auto found = best_.find(list_name(index));
+    if (found == best_.end() || found->second.empty()) return std::nullopt;
+    const BestEntry& entry = found->second.front();
+    return BestFile{folder_ / entry.file, entry.value, entry.epoch, entry.step};
+  }
+
   double seconds_waited() const { return waited_; }
 
  private:
@@ -241,7 +255,7 @@ class CheckpointStore::Impl {
     const Criterion& criterion = options_.criteria[index];
     const auto value = info.metrics.find(criterion.metric);
     if (value == info.metrics.end() || criterion.keep <= 0) return;
-    if (std::isnan(value->second)) return;
+    if (std::isnan(value->second) || (info.epoch + 1) % criterion.every_n_epochs != 0) return;
     const std::string file = fmt::format("epoch{}_step{}_{}.safetensors", info.epoch, info.step,
                                          metric_file_name(criterion.metric));
     std::vector<BestEntry>& list = best_[list_name(index)];
@@ -308,6 +322,9 @@ void CheckpointStore::flush() { impl_->flush(); }
 std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }
 std::vector<fs::path> CheckpointStore::best(const std::string& list) const {
   return impl_->best(list);
+}
+std::optional<BestFile> CheckpointStore::top(const Criterion& criterion) const {
+  return impl_->top(criterion);
 }
 double CheckpointStore::seconds_waited() const { return impl_->seconds_waited(); }
 

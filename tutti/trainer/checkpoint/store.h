@@ -33,7 +33,8 @@ enum class Better { kLower, kHigher };
 struct Criterion {
   std::string metric;  // "valid/loss"
   Better better = Better::kLower;
-  int keep = 1;  // how many of the best
+  int keep = 1;            // how many of the best
+  int every_n_epochs = 1;  // of the saves in every n-th epoch
 };
 
 struct SaveInfo {
@@ -41,6 +42,13 @@ struct SaveInfo {
   std::int64_t step = 0;
   std::map<std::string, double> metrics;  // of a validation at this step; may be empty
   bool keep = false;                      // its weights stay for good
+};
+
+struct BestFile {
+  std::filesystem::path file;
+  double value = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
 };
 
 class CheckpointStore {
@@ -83,6 +91,8 @@ class CheckpointStore {
   // Weights of the best of a list of best.json (the first criterion of a metric has its name), best
   // first.
   std::vector<std::filesystem::path> best(const std::string& list) const;
+  // The best of all; call after flush(), or before the first save().
+  std::optional<BestFile> top(const Criterion& criterion) const;
   double seconds_waited() const;  // how long save() has blocked training so far
 
  private:

@@ -27,21 +27,14 @@ class FileSource final : public WeightsSource {
 
 class CheckpointSource final : public WeightsSource {
  public:
-  CheckpointSource(const fs::path& folder, bool ema)
+  CheckpointSource(const fs::path& folder, bool trained)
       : trainer_(check_checkpoint(folder)),
         model_(folder / "model.safetensors"),
         extra_(folder / "extra.safetensors"),
-        specs_(model_.specs()) {
-    if (!ema) return;
-    for (const auto& [name, spec] : extra_.specs())
-      if (name.rfind("ema/", 0) == 0 && specs_.count(name.substr(4))) averaged_ = true;
-    if (!averaged_)
-      throw DataError(folder.string() + ": there is no moving average in it",
-                      "train with an EMA callback, or leave out --ema");
-  }
-  const TensorSpecs& specs() const override { return specs_; }
+        trained_(trained) {}
+  const TensorSpecs& specs() const override { return model_.specs(); }
   at::Tensor read(const std::string& name) const override {
-    if (averaged_ && extra_.specs().count("ema/" + name)) return extra_.read("ema/" + name);
+    if (trained_ && extra_.specs().count("trained/" + name)) return extra_.read("trained/" + name);
     return model_.read(name);
   }
   std::string describe() const override {
@@ -55,26 +48,24 @@ class CheckpointSource final : public WeightsSource {
   Json trainer_;
   SafetensorsFile model_;
   SafetensorsFile extra_;
-  TensorSpecs specs_;
-  bool averaged_ = false;
+  bool trained_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightsSource> open_weights(const fs::path& path, bool ema) {
+std::unique_ptr<WeightsSource> open_weights(const fs::path& path, bool trained) {
   if (!fs::exists(path)) throw IoError("cannot open " + path.string() + ": no such file or folder");
   if (fs::is_directory(path)) {
-    if (fs::exists(path / "index.json")) return std::make_unique<CheckpointSource>(path, ema);
+    if (fs::exists(path / "index.json")) return std::make_unique<CheckpointSource>(path, trained);
     const auto newest = CheckpointStore::newest_folder(path);
     if (!newest)
       throw DataError(path.string() + ": there is no whole checkpoint in it",
                       "give a folder like exp/checkpoints or exp/checkpoints/step-00001200");
-    return std::make_unique<CheckpointSource>(*newest, ema);
+    return std::make_unique<CheckpointSource>(*newest, trained);
   }
-  if (ema)
-    throw ConfigError(path.string() +
-                      ": only a checkpoint folder has a moving average beside the "
-                      "weights");
+  if (trained)
+    throw ConfigError(path.string() + ": a file holds one set of weights",
+                      "leave out --trained, or give the checkpoint's folder");
   if (path.extension() == ".safetensors")
     return std::make_unique<FileSource<SafetensorsFile>>(path, "safetensors file");
   if (path.extension() == ".pth" || path.extension() == ".pt" || path.extension() == ".ckpt")

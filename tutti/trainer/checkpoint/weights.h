@@ -24,9 +24,10 @@ class WeightsSource {
 };
 
 // `path`: a checkpoint (step-...), a folder of checkpoints (the newest whole one), or a file.
-// `ema`: the averages a checkpoint holds beside the weights (buffers are the model's own). Throws
-// IoError, DataError saying what is wrong with it, ConfigError for another kind of file.
-std::unique_ptr<WeightsSource> open_weights(const std::filesystem::path& path, bool ema = false);
+// A checkpoint gives what it delivers: with an EMA callback the average. `trained`: the weights that
+// training goes on with instead (buffers are the same). Throws IoError, DataError saying what is wrong with it, ConfigError for another kind of file.
+std::unique_ptr<WeightsSource> open_weights(const std::filesystem::path& path,
+                                            bool trained = false);
 
 // Atomically. Throws IoError; ConfigError unless `path` ends in .safetensors or .pth.
 void write_weights(const WeightsSource& source, const std::filesystem::path& path);

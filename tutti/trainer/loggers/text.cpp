@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/loggers/logger.h"
 
@@ -54,28 +55,31 @@ class JsonlLogger final : public Logger {
 
 class CsvLogger final : public Logger {
  public:
-  explicit CsvLogger(std::filesystem::path path) : path_(std::move(path)) {
+  CsvLogger(std::filesystem::path path, int every) : path_(std::move(path)), every_(every) {
     make_folders(path_.parent_path());
     if (std::filesystem::exists(path_)) read_existing();
   }
-
-  void log(const LogPoint& at, const Metrics& metrics) override {
-    bool new_column = false;
-    for (const auto& [name, value] : metrics)
-      if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
-        columns_.push_back(name);
-        new_column = true;
-      }
-    Row row{{"step", std::to_string(at.step)}, {"epoch", std::to_string(at.epoch)}};
-    for (const auto& [name, value] : metrics) row[name] = fmt::format("{}", value);
-    rows_.push_back(row);
-    if (new_column || !fd_) {
-      rewrite();
-    } else {
-      write_all(fd_.get(), text_of(row), path_);
+  ~CsvLogger() override {
+    try {
+      write();
+    } catch (const std::exception& error) {  // nobody above can be told
+      log::warning("{}", error.what());
     }
   }
+
+  void log(const LogPoint& at, const Metrics& metrics) override {
+    Row row{{"step", std::to_string(at.step)}, {"epoch", std::to_string(at.epoch)}};
+    for (const auto& [name, value] : metrics) row[name] = fmt::format("{}", value);
+    for (const auto& [name, value] : row)
+      if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
+        columns_.insert(std::upper_bound(columns_.begin(), columns_.end(), name), name);
+        stale_ = true;  // the header has to change
+      }
+    rows_.push_back(std::move(row));
+    if (rows_.size() - written_ >= static_cast<std::size_t>(every_)) write();
+  }
   void flush() override {
+    write();
     if (fd_) fsync_file(fd_.get(), path_);
   }
   void rewind(std::int64_t step, bool at_the_end) override {
@@ -85,7 +89,9 @@ class CsvLogger final : public Logger {
                                     [](const auto& field) { return is_of_the_end(field.first); });
       return at > step || (at == step && at_the_end && ends);
     });
-    if (dropped > 0) rewrite();
+    if (dropped == 0) return;
+    stale_ = true;
+    write();
   }
 
  private:
@@ -99,32 +105,48 @@ class CsvLogger final : public Logger {
     }
     return join(fields, ",") + "\n";
   }
-  void rewrite() {
-    std::string text = join(columns_, ",") + "\n";
-    for (const Row& row : rows_) text += text_of(row);
-    write_file_atomic(path_, text);
-    fd_ = open_append(path_);
+  void write() {
+    if (!stale_ && written_ == rows_.size()) return;
+    const bool anew = stale_ || !fd_;
+    std::string text = anew ? join(columns_, ",") + "\n" : "";
+    for (std::size_t i = anew ? 0 : written_; i < rows_.size(); ++i) text += text_of(rows_[i]);
+    if (anew) {
+      write_file_atomic(path_, text);
+      fd_ = open_append(path_);
+    } else {
+      write_all(fd_.get(), text, path_);
+    }
+    written_ = rows_.size();
+    stale_ = false;
   }
   // A resumed run goes on in the same file.
   void read_existing() {
     const auto lines = split(read_file(path_), '\n');
     const auto header = split(lines[0], ',');
-    if (header.size() < 2 || header[0] != "step" || header[1] != "epoch") return;
+    const auto step = std::find(header.begin(), header.end(), "step") - header.begin();
+    if (static_cast<std::size_t>(step) == header.size()) return;
     columns_ = header;
+    std::sort(columns_.begin(), columns_.end());
+    stale_ = columns_ != header;  // of another version
     for (std::size_t i = 1; i < lines.size(); ++i) {
       const auto fields = split(lines[i], ',');
       if (fields.size() != header.size()) continue;  // the last line of a killed run
-      if (fields[0].find_first_not_of("0123456789") != std::string::npos) continue;
+      const std::string& number = fields[static_cast<std::size_t>(step)];
+      if (number.empty() || number.find_first_not_of("0123456789") != std::string::npos) continue;
       Row row;
       for (std::size_t c = 0; c < header.size(); ++c)
         if (!fields[c].empty()) row[header[c]] = fields[c];
       rows_.push_back(std::move(row));
     }
+    written_ = rows_.size();
   }
 
   std::filesystem::path path_;
-  std::vector<std::string> columns_ = {"step", "epoch"};
+  int every_;
+  std::vector<std::string> columns_ = {"epoch", "step"};
   std::vector<Row> rows_;
+  std::size_t written_ = 0;
+  bool stale_ = false;  // the file has to be written anew
   UniqueFd fd_;
 };
 
@@ -158,8 +180,8 @@ std::unique_ptr<Logger> with_prefix(const std::string& prefix, std::unique_ptr<L
   return std::make_unique<PrefixLogger>(prefix, std::move(logger));
 }
 
-std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder) {
-  return std::make_unique<CsvLogger>(folder / "metrics.csv");
+std::unique_ptr<Logger> make_csv_logger(const std::filesystem::path& folder, int every) {
+  return std::make_unique<CsvLogger>(folder / "metrics.csv", every);
 }
 std::unique_ptr<Logger> make_jsonl_logger(const std::filesystem::path& path) {
   return std::make_unique<JsonlLogger>(path);

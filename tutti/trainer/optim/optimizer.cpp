@@ -18,8 +18,13 @@ OptimizerOptions default_options(OptimizerKind kind) {
   return options;
 }
 
-Optimizer::Optimizer(OptimizerOptions options, NamedTensors parameters)
-    : options_(options), parameters_(std::move(parameters)), slots_(parameters_.size()) {}
+Optimizer::Optimizer(double base_lr, NamedTensors parameters)
+    : base_lr_(base_lr), parameters_(std::move(parameters)), slots_(parameters_.size()) {}
+
+void Optimizer::set_momentum(double) {
+  throw ConfigError("scheduler: it moves the momentum, which this optimizer does not have",
+                    "set cycle_momentum: false");
+}
 
 void Optimizer::step(double lr, double gradient_factor, const at::Tensor& device_factor) {
   torch::NoGradGuard no_grad;
@@ -95,7 +100,9 @@ namespace {
 
 class Adam final : public Optimizer {
  public:
-  using Optimizer::Optimizer;
+  Adam(const OptimizerOptions& options, NamedTensors parameters)
+      : Optimizer(options.lr, std::move(parameters)), options_(options) {}
+  void set_momentum(double momentum) override { options_.beta1 = momentum; }
   void update(double lr, double gradient_factor) override {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
@@ -148,11 +155,19 @@ class Adam final : public Optimizer {
     return true;
   }
 #endif
+
+ private:
+  OptimizerOptions options_;
 };
 
 class Sgd final : public Optimizer {
  public:
-  using Optimizer::Optimizer;
+  Sgd(const OptimizerOptions& options, NamedTensors parameters)
+      : Optimizer(options.lr, std::move(parameters)), options_(options) {}
+  void set_momentum(double momentum) override {
+    if (options_.momentum == 0) return Optimizer::set_momentum(momentum);
+    options_.momentum = momentum;
+  }
   void update(double lr, double gradient_factor) override {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
@@ -166,6 +181,9 @@ class Sgd final : public Optimizer {
       apply(options_, update);
     }
   }
+
+ private:
+  OptimizerOptions options_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Optimizers over named parameters: Adam, AdamW, SGD.
+// Optimizers over named parameters: Adam, AdamW, SGD here, torch's others by their settings, a
+// plugin's by a class of its own (registry.h).
 //
 // Why not torch::optim: its state is keyed by tensor address, its step makes several passes over
 // memory, and its zero_grad() of 1.13 breaks gradients that are views into buckets. Ours keys state
@@ -12,11 +13,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tutti/config/schemas/optim.h"
 #include "tutti/trainer/model.h"
 
 namespace tutti::trainer {
@@ -41,7 +44,7 @@ OptimizerOptions default_options(OptimizerKind kind);
 
 class Optimizer {
  public:
-  Optimizer(OptimizerOptions options, NamedTensors parameters);
+  Optimizer(double base_lr, NamedTensors parameters);
   virtual ~Optimizer() = default;
 
   // One update with every gradient multiplied by `gradient_factor` on the fly, and by
@@ -49,7 +52,10 @@ class Optimizer {
   void step(double lr, double gradient_factor, const at::Tensor& device_factor = {});
   void zero_grad();  // makes gradients undefined
 
-  const OptimizerOptions& options() const { return options_; }
+  // What schedules start from.
+  double base_lr() const { return base_lr_; }
+  // Momentum, or Adam's first beta, from now on. Throws ConfigError where there is none.
+  virtual void set_momentum(double momentum);
   const NamedTensors& parameters() const { return parameters_; }
   std::vector<at::Tensor> gradients() const;  // the defined ones
 
@@ -72,11 +78,18 @@ class Optimizer {
   };
   at::Tensor& slot_tensor(std::size_t index, const std::string& name);
 
-  OptimizerOptions options_;
+  double base_lr_;
   NamedTensors parameters_;
   std::vector<Slot> slots_;  // by parameter
 };
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(NamedTensors parameters)>;
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
+// With torch's numbers.
+std::unique_ptr<Optimizer> make_optimizer(const config::RAdamSettings&, NamedTensors);
+std::unique_ptr<Optimizer> make_optimizer(const config::NAdamSettings&, NamedTensors);
+std::unique_ptr<Optimizer> make_optimizer(const config::AdagradSettings&, NamedTensors);
+std::unique_ptr<Optimizer> make_optimizer(const config::AdadeltaSettings&, NamedTensors);
+std::unique_ptr<Optimizer> make_optimizer(const config::RmspropSettings&, NamedTensors);
 
 }  // namespace tutti::trainer

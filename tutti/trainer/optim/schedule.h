@@ -1,65 +1,79 @@
 // Learning-rate schedules as functions of the update number: no hidden state, so resuming needs
 // only the number. (Plateau is the exception and says what it saves.)
 //
-//   Schedule schedule({.kind = ScheduleKind::kWarmup, .warmup_steps = 25000}, base_lr);
-//   lr = schedule.lr(updates_done);
+//   auto schedule = make_schedule(config::WarmupLrSettings{.warmup_steps = 25000}, base_lr);
+//   lr = schedule->lr(updates_done);
+//
+// torch's schedules give torch's numbers, ESPnet's ESPnet's. A plugin adds its own to
+// registry.h's schedulers.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tutti/config/schemas/schedules.h"
 #include "tutti/core/json.h"
 
 namespace tutti::trainer {
 
-enum class ScheduleKind {
-  kConstant,
-  kWarmup,           // ESPnet WarmupLR: lr * w^0.5 * min(s^-0.5, s * w^-1.5)
-  kPiecewiseLinear,  // ESPnet PiecewiseLinearWarmupLR
-  kNoam,             // lr * d^-0.5 * min(s^-0.5, s * w^-1.5)
-  kCosineWarmup,     // linear to lr, then a half cosine down to min_lr at total_steps
-  kPlateau,          // multiplied by `factor` when the monitored number stops improving
-};
-
-struct ScheduleOptions {
-  ScheduleKind kind = ScheduleKind::kConstant;
-  double warmup_steps = 25000;
-  std::vector<double> warmup_steps_list;  // piecewise, increasing
-  std::vector<double> warmup_lr_list;     // piecewise, same length
-  double model_size = 320;                // Noam's d
-  double total_steps = 0;                 // cosine
-  double min_lr = 0;                      // cosine, plateau
-  double factor = 0.1;                    // plateau
-  int patience = 10;                      // plateau: checks without improvement before it acts
-  double threshold = 1e-4;                // plateau: relative, as torch's default
-  int cooldown = 0;                       // plateau
-  bool lower_is_better = true;            // plateau
-  std::string monitor = "valid/loss";     // plateau
-  bool by_epoch = false;                  // advance per epoch instead of per update
-};
-
+// One per parameter group. Used by one thread.
 class Schedule {
  public:
-  // Throws ConfigError when the options contradict themselves.
-  Schedule(ScheduleOptions options, double base_lr);
-  const ScheduleOptions& options() const { return options_; }
-  // For the update after `done` updates (or in epoch `done`, with by_epoch). s = done + 1.
-  double lr(std::int64_t done) const;
-  // Plateau only: a new value of the monitored number.
-  void observe(double value);
-  Json state() const;
-  void load(const Json& state);
-
- private:
-  ScheduleOptions options_;
-  double base_lr_;
-  // Plateau.
-  double reduction_ = 1;
-  double best_ = 0;
-  bool has_best_ = false;
-  int bad_checks_ = 0;
-  int cooldown_left_ = 0;
+  virtual ~Schedule() = default;
+  // For the update after `done` updates (or in epoch `done`, where it advances by epoch).
+  virtual double lr(std::int64_t done) const = 0;
+  // Momentum (Adam: beta1) of the same update, where the schedule moves it too.
+  virtual std::optional<double> momentum(std::int64_t) const { return std::nullopt; }
+  // Whether it needs the monitored number; observe() gets each new value of it.
+  virtual bool watches() const { return false; }
+  virtual void observe(double) {}
+  virtual Json state() const { return Json::object(); }
+  virtual void load(const Json&) {}
 };
+using MakeSchedule = std::function<std::unique_ptr<Schedule>(double base_lr)>;
+
+// REQUIRES: settings that their schema accepted.
+std::unique_ptr<Schedule> make_schedule(const config::ConstantSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::WarmupLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::PiecewiseLinearWarmupLrSettings&,
+                                        double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::NoamLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::CosineWarmupLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::TriStageLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::PlateauLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::StepLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::MultiStepLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::ExponentialLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::CosineAnnealingLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::CosineRestartsLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::OneCycleLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::LinearLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::ConstantLrSettings&, double base_lr);
+std::unique_ptr<Schedule> make_schedule(const config::PolynomialLrSettings&, double base_lr);
+// Each from its milestone on, counting from 0 there. REQUIRES: one milestone less than schedules,
+// increasing.
+std::unique_ptr<Schedule> make_sequence(std::vector<std::unique_ptr<Schedule>> schedules,
+                                        std::vector<std::int64_t> milestones);
+
+// What an optimizer's schedule is made of.
+struct ScheduleSpec {
+  MakeSchedule make;                   // empty: the optimizer's lr, all the time
+  bool by_epoch = false;               // advance per epoch instead of per update
+  std::string monitor = "valid/loss";  // what observe() gets
+
+  std::unique_ptr<Schedule> build(double base_lr) const {
+    return make ? make(base_lr) : make_schedule(config::ConstantSettings{}, base_lr);
+  }
+};
+
+template <class Settings>
+ScheduleSpec schedule_spec(const Settings& settings) {
+  return {.make = [settings](double base_lr) { return make_schedule(settings, base_lr); }};
+}
 
 }  // namespace tutti::trainer

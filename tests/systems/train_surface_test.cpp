@@ -1,0 +1,198 @@
+// Optimizers, schedules, groups, callbacks, loggers and errors of training, from the config to the
+// files it leaves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/systems/toy_recipe.h"
+#include "tutti/core/text.h"
+#include "tutti/trainer/checkpoint/weights.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kCallbacks = "++trainer.callbacks=";
+const std::string kLightning = "lightning.pytorch.callbacks.";
+
+trainer::TensorMap weights_in(const fs::path& path, bool trained = false) {
+  trainer::TensorMap out;
+  const auto source = trainer::open_weights(path, trained);
+  for (const auto& [name, spec] : source->specs()) out[name] = source->read(name);
+  return out;
+}
+
+fs::path average_of(const ToyRecipe& recipe) {
+  return recipe.path() / "exp/checkpoints/valid.loss.ave_2best.safetensors";
+}
+
+// The moving average is what the run leaves: best files, their average, the last checkpoint. The
+// weights behind it are those of a run without.
+TEST(TrainSurface, TheMovingAverageIsWhatIsDelivered) {
+  const ToyRecipe plain, ema;
+  ASSERT_TRUE(plain.train().ok());
+  const auto result =
+      ema.train({kCallbacks + "[{_target_: " + kLightning + "EMAWeightAveraging, decay: 0.9}]"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_FALSE(
+      weights_in(average_of(plain)).at("weight").equal(weights_in(average_of(ema)).at("weight")));
+  const fs::path saves = "exp/checkpoints";
+  EXPECT_TRUE(weights_in(plain.path() / saves)
+                  .at("weight")
+                  .equal(weights_in(ema.path() / saves, /*trained=*/true).at("weight")));
+  EXPECT_FALSE(weights_in(plain.path() / saves)
+                   .at("weight")
+                   .equal(weights_in(ema.path() / saves).at("weight")));
+}
+
+TEST(TrainSurface, SchedulesOptimizersAndGroupsByConfig) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "more.yaml", R"(
+optimizer: {_target_: torch.optim.RAdam, lr: 0.1}
+param_groups: [{match: bias, lr: 0.0}]
+scheduler:
+  _target_: torch.optim.lr_scheduler.SequentialLR
+  schedulers:
+    - {_target_: torch.optim.lr_scheduler.LinearLR, start_factor: 0.5, total_iters: 2}
+    - {_target_: torch.optim.lr_scheduler.StepLR, step_size: 3, gamma: 0.1}
+  milestones: [2]
+trainer: {accumulate_grad_batches: {0: 4, 1: 1}}
+)");
+  const auto result = recipe.train({"more.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  // 1 update in the first epoch, 4 in each of the others
+  EXPECT_THAT(recipe.series("optim0_lr0"),
+              testing::Pointwise(testing::DoubleNear(1e-9),
+                                 {0.05, 0.075, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.001}));
+  EXPECT_THAT(recipe.series("optim0_lr1"), testing::Each(0.0));
+  const auto weights = weights_in(recipe.path() / "exp/checkpoints");
+  EXPECT_TRUE(weights.at("bias").equal(torch::zeros({2})));
+}
+
+TEST(TrainSurface, AGroupThatTakesNothingIsAnErrorBeforeTraining) {
+  const ToyRecipe recipe;
+  const auto result = recipe.train({"++param_groups=[{match: norm, weight_decay: 0}]"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("takes no parameter; the first are weight, bias"));
+}
+
+TEST(TrainSurface, ProfilerLoggersAndDeviceStats) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "more.yaml", R"(
+trainer:
+  profiler: {_target_: lightning.pytorch.profilers.PyTorchProfiler, first_step: 2, num_steps: 2}
+  callbacks: [{_target_: lightning.pytorch.callbacks.DeviceStatsMonitor}]
+  logger:
+    - {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: logs}
+    - {_target_: lightning.pytorch.loggers.MLFlowLogger, experiment_name: toy, save_dir: mlruns}
+)");
+  const auto result = recipe.train({"more.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  const Json trace = parse_json(recipe.read("exp/trace-rank0.json"), "trace");
+  EXPECT_GT(trace["traceEvents"].size(), 10u);
+  EXPECT_EQ(trace["traceEvents"][0]["ph"], "X");
+  const auto lines = split(trim(recipe.read("logs/lightning_logs/version_0/metrics.csv")), '\n');
+  EXPECT_THAT(lines[0], testing::StartsWith("device/"));
+  EXPECT_THAT(lines[0], HasSubstr(",epoch,optim0_lr0,step,"));
+  EXPECT_GT(recipe.series("device/process_bytes").back(), 1e6);
+  bool found = false;
+  for (const auto& entry : fs::recursive_directory_iterator(recipe.path() / "mlruns"))
+    found = found || entry.path().string().ends_with("metrics/valid/loss");
+  EXPECT_TRUE(found);
+}
+
+TEST(TrainSurface, NothingIsSavedWithoutCheckpointing) {
+  const ToyRecipe recipe;
+  const auto result = recipe.train({"++trainer.enable_checkpointing=false"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_FALSE(recipe.has("exp/checkpoints"));
+  const auto both = recipe.train({"++trainer.enable_checkpointing=false",
+                                  kCallbacks + "[{_target_: " + kLightning + "ModelCheckpoint}]"});
+  EXPECT_EQ(both.exit_code, 2) << both.describe();
+}
+
+TEST(TrainSurface, WhatHasNoEffectIsRefusedWithAdvice) {
+  const ToyRecipe recipe;
+  for (const auto& [setting, advice] : std::map<std::string, std::string>{
+           {"++trainer.inference_mode=false", "validation never records gradients"},
+           {"++trainer.use_distributed_sampler=false", "always split over the ranks"},
+           {"++trainer.profiler=simple", "metrics.jsonl"},
+           {kCallbacks + "[{_target_: throughput, window_size: 3}]", "log_every_n_steps"},
+           {kCallbacks + "[{_target_: learning_rate_monitor, logging_interval: epoch}]",
+            "log_every_n_steps"},
+           {kCallbacks + "[{_target_: " + kLightning + "LearningRateFinder}]", "yourself"}}) {
+    const auto result = recipe.train({setting});
+    EXPECT_EQ(result.exit_code, 2) << setting;
+    EXPECT_THAT(result.err, HasSubstr(advice)) << setting;
+  }
+}
+
+// Its line, the utterances, exit 3; not a bug of ours.
+TEST(TrainSurface, AnErrorInTheModelIsTheUsers) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    return (speech @ self.weight).mean()
+)");
+  const auto result = recipe.train();
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("return (speech @ self.weight).mean()"));
+  EXPECT_THAT(result.err, HasSubstr("the model's own code"));
+  EXPECT_THAT(result.err, HasSubstr("utt"));
+  EXPECT_THAT(result.err, Not(HasSubstr("bug")));
+}
+
+TEST(TrainSurface, AnomaliesAreNamed) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    return torch.sqrt(self.weight * 0.0).sum() + self.bias.sum()
+)");
+  const auto result =
+      recipe.train({"++trainer.detect_anomaly=true", "++trainer.num_sanity_val_steps=0"});
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("SqrtBackward0"));
+}
+
+// 160 samples a frame: lengths are those of the frames.
+TEST(TrainSurface, CtcOfAModelThatStrides) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    frames = speech.size(1) // 160
+    x = speech[:, : frames * 160].reshape(speech.size(0), frames, 160).mean(2, True)
+    y = torch.cat([x @ self.weight + self.bias, x @ self.weight], 2)
+    return torch.log_softmax(y, 2)
+)");
+  const auto result = recipe.train({"model.loss=ctc"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_GT(recipe.series("valid/loss").back(), 0);
+}
+
+// The libraries of docs/extending.md.
+TEST(TrainSurface, ThePluginsOfTheDocsTrain) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "plugin.yaml", R"(
+plugins: [)" TUTTI_BIN_DIR R"(/libtutti_docs_plugin_model.so, )" TUTTI_BIN_DIR
+                                                   R"(/libtutti_docs_plugin_parts.so]
+optimizer: {_target_: sign_sgd, lr: 0.01}
+scheduler: {_target_: halving, every: 4}
+trainer:
+  callbacks: [{_target_: stop_below, loss: -1}]
+  logger: {_target_: last_value, metric: valid/loss}
+)");
+  const std::string yaml = recipe.read("train.yaml");
+  const auto model = yaml.find("model: {");
+  write_file_atomic(recipe.path() / "train.yaml", yaml.substr(0, model) +
+                                                      "model: {_target_: my_model, width: 8}\n" +
+                                                      yaml.substr(yaml.find('\n', model) + 1));
+  const auto result = recipe.train({"plugin.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(recipe.series("optim0_lr0"), ElementsAre(0.01, 0.01, 0.01, 0.01, 0.005, 0.005, 0.005,
+                                                       0.005, 0.0025, 0.0025, 0.0025, 0.0025));
+  EXPECT_THAT(recipe.read("exp/valid.loss.txt"), testing::ContainsRegex("^[0-9.]+"));
+  EXPECT_THAT(result.out + result.err, HasSubstr("hidden"));
+}
+
+}  // namespace
+}  // namespace tutti::systems

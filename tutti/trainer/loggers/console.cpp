@@ -1,0 +1,214 @@
+#include "tutti/trainer/loggers/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/core/text.h"
+#include "tutti/core/units.h"
+
+namespace tutti::trainer {
+namespace {
+
+constexpr std::size_t kMostParts = 10;
+
+bool is_loss(const std::string& name) { return name.rfind("loss", 0) == 0; }
+
+// The loss, then the rest by name, without losses that repeat one before.
+std::vector<std::pair<std::string, double>> ordered(const Numbers& numbers) {
+  std::vector<std::pair<std::string, double>> out;
+  const auto loss = numbers.find("loss");
+  if (loss != numbers.end()) out.push_back(*loss);
+  for (const auto& [name, value] : numbers) {
+    if (name == "loss") continue;
+    const bool repeats =
+        is_loss(name) && std::any_of(out.begin(), out.end(), [&](const auto& before) {
+          return is_loss(before.first) && before.second == value;
+        });
+    if (!repeats) out.emplace_back(name, value);
+  }
+  return out;
+}
+
+std::string of_total(std::int64_t n, std::optional<std::int64_t> total) {
+  return total ? fmt::format("{}/{}", n, *total) : std::to_string(n);
+}
+
+std::string speed(const Progress& p) {
+  if (p.audio_per_second > 0) return fmt::format("{:.3g} s audio/s", p.audio_per_second);
+  if (p.items_per_second > 0) return fmt::format("{:.3g} items/s", p.items_per_second);
+  return "";
+}
+
+std::string eta(const Progress& p) {
+  return p.seconds_left ? "eta " + format_duration(*p.seconds_left) : "";
+}
+
+// Those that are not empty.
+std::string join_some(const std::vector<std::string>& parts) {
+  std::vector<std::string> some;
+  for (const std::string& part : parts)
+    if (!part.empty()) some.push_back(part);
+  return join(some, ", ");
+}
+
+std::string count(std::int64_t n) {
+  const auto x = static_cast<double>(n);
+  if (n >= 1'000'000'000) return fmt::format("{:.2f} G", x / 1e9);
+  if (n >= 1'000'000) return fmt::format("{:.2f} M", x / 1e6);
+  if (n >= 10'000) return fmt::format("{:.1f} k", x / 1e3);
+  return std::to_string(n);
+}
+
+}  // namespace
+
+std::string describe_numbers(const Numbers& numbers, std::size_t width) {
+  std::string text;
+  for (const auto& [name, value] : ordered(numbers)) {
+    const std::string next = fmt::format("{}{}={:.4g}", text.empty() ? "" : ", ", name, value);
+    if (!text.empty() && text.size() + next.size() > width) break;
+    text += next;
+  }
+  return text;
+}
+
+std::string log_line(const Progress& p) {
+  const std::string begin =
+      fmt::format("epoch {}, step {}: ", of_total(p.epoch, p.epochs), of_total(p.step, p.steps));
+  std::string wait;
+  if (p.wait_share >= 0.005) {
+    wait = fmt::format("wait {:.0f} %", 100 * p.wait_share);
+    if (p.wait_rank && p.wait_share > 0.05) wait += fmt::format(" (rank {})", *p.wait_rank);
+  }
+  const std::string end =
+      "; " + join_some({fmt::format("lr={:.3g}", p.lr), speed(p), wait, eta(p)});
+  const std::size_t taken = begin.size() + end.size();
+  return begin + describe_numbers(p.train, kLineWidth > taken ? kLineWidth - taken : 0) + end;
+}
+
+std::string progress_line(const Progress& p, std::size_t columns) {
+  std::string bar;
+  if (p.steps && *p.steps > 0) {
+    const double share =
+        std::clamp(static_cast<double>(p.step) / static_cast<double>(*p.steps), 0.0, 1.0);
+    constexpr std::size_t kWidth = 16;
+    const auto full = static_cast<std::size_t>(share * kWidth);
+    bar = fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
+  }
+  const auto loss = p.train.find("loss");
+  std::vector<std::string> parts = {fmt::format("epoch {}", of_total(p.epoch, p.epochs)),
+                                    fmt::format("step {}", of_total(p.step, p.steps))};
+  if (loss != p.train.end()) parts.push_back(fmt::format("loss {:.4g}", loss->second));
+  if (p.validation) parts.push_back(fmt::format("{} {:.4g}", p.validation_name, *p.validation));
+  parts.push_back(fmt::format("lr {:.3g}", p.lr));
+  parts.push_back(speed(p));
+  parts.push_back(eta(p));
+  if (p.device_bytes > 0) parts.push_back("GPU " + format_bytes(p.device_bytes));
+  std::string text = join_some(parts);
+  if (bar.size() + text.size() < columns) text = bar + text;
+  return text.substr(0, columns);
+}
+
+std::string log_line(const EpochRow& row) {
+  const std::string begin = fmt::format("epoch {} done (step {}): ", row.epoch, row.step);
+  const std::string end = (row.best ? " (best so far); " : "; ") + format_duration(row.seconds);
+  const std::size_t room = kLineWidth - begin.size() - end.size();
+  if (row.valid.empty()) return begin + describe_numbers(row.train, room) + end;
+  const std::string train = describe_numbers(row.train, room / 2);
+  const std::string valid = describe_numbers(row.valid, room - train.size() - 9);
+  return begin + train + (train.empty() ? "valid: " : "; valid: ") + valid + end;
+}
+
+std::vector<std::string> EpochTable::add(const EpochRow& row, std::size_t columns) {
+  constexpr std::size_t kNumber = 11, kFixed = 5 + 9 + 10 + 9 + 2;
+  std::vector<std::string> lines;
+  if (!started_) {
+    started_ = true;
+    const std::size_t room =
+        std::min<std::size_t>(columns, kLineWidth) > kFixed
+            ? (std::min<std::size_t>(columns, kLineWidth) - kFixed) / (kNumber + 1)
+            : 0;
+    const auto take = [&](bool of_validation, const Numbers& numbers, std::size_t most) {
+      for (const auto& [name, value] : ordered(numbers)) {
+        if (most == 0 || metrics_.size() >= room) return;
+        metrics_.emplace_back(of_validation, name);
+        --most;
+      }
+    };
+    take(false, row.train, 1);
+    take(true, row.valid, room);
+    if (row.valid.empty()) {
+      metrics_.clear();
+      take(false, row.train, room);
+    }
+    std::string header = fmt::format("{:>5}{:>9}", "epoch", "step");
+    for (const auto& [of_validation, name] : metrics_)
+      header += fmt::format(" {:>{}}", (of_validation ? "val " + name : name).substr(0, kNumber),
+                            kNumber);
+    lines.push_back(header + fmt::format("{:>10}{:>9}", "lr", "time"));
+  }
+  std::string line = fmt::format("{:>5}{:>9}", row.epoch, row.step);
+  for (const auto& [of_validation, name] : metrics_) {
+    const Numbers& numbers = of_validation ? row.valid : row.train;
+    const auto found = numbers.find(name);
+    line += fmt::format(
+        " {:>{}}", found == numbers.end() ? "-" : fmt::format("{:.4g}", found->second), kNumber);
+  }
+  lines.push_back(line + fmt::format("{:>10.3g}{:>9}{}", row.lr, format_duration(row.seconds),
+                                     row.best ? " *" : ""));
+  return lines;
+}
+
+std::vector<ModelPart> model_parts(const std::vector<std::pair<std::string, std::int64_t>>& sizes) {
+  std::vector<ModelPart> parts;
+  // "model.encoder...", "model.decoder...": the first part that differs tells them apart.
+  for (std::size_t depth = 1; depth < 8; ++depth) {
+    parts.clear();
+    for (const auto& [name, size] : sizes) {
+      const auto words = split(name, '.');
+      const std::vector<std::string> first(
+          words.begin(),
+          words.begin() + static_cast<std::ptrdiff_t>(std::min(depth, words.size())));
+      const std::string part = join(first, ".");
+      const auto found = std::find_if(parts.begin(), parts.end(),
+                                      [&](const ModelPart& p) { return p.name == part; });
+      if (found == parts.end())
+        parts.push_back({part, size});
+      else
+        found->parameters += size;
+    }
+    if (parts.size() != 1) break;
+  }
+  return parts;
+}
+
+std::vector<std::string> model_summary(const ModelSize& model) {
+  std::vector<ModelPart> parts = model.parts;
+  ModelPart rest{"(others)", 0};
+  while (parts.size() > kMostParts) {  // the largest stay, in the model's order
+    const auto smallest = std::min_element(
+        parts.begin(), parts.end(),
+        [](const ModelPart& a, const ModelPart& b) { return a.parameters < b.parameters; });
+    rest.parameters += smallest->parameters;
+    parts.erase(smallest);
+  }
+  if (rest.parameters > 0) parts.push_back(rest);
+  std::size_t width = 5;
+  for (const ModelPart& part : parts) width = std::max(width, part.name.size());
+  width = std::min<std::size_t>(width, 40);
+  std::vector<std::string> lines;
+  for (const ModelPart& part : parts)
+    lines.push_back(fmt::format(
+        "  {:{}}  {:>9}  {:>3.0f} %", part.name.substr(0, width), width, count(part.parameters),
+        100.0 * static_cast<double>(part.parameters) /
+            static_cast<double>(std::max<std::int64_t>(1, model.parameters))));
+  if (parts.size() == 1) lines.clear();
+  lines.push_back(fmt::format(
+      "model: {} parameters{}, {} in {}", count(model.parameters),
+      model.trained == model.parameters ? "" : fmt::format(" ({} trained)", count(model.trained)),
+      format_bytes(model.bytes), model.type));
+  return lines;
+}
+
+}  // namespace tutti::trainer

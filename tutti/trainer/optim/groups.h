@@ -1,0 +1,75 @@
+// One `optimizer:` of the config at work: its parameters in groups, each with settings and a
+// schedule of its own.
+//
+// State is kept by parameter, whatever the groups, so a resumed run may have others.
+#pragma once
+
+#include "tutti/trainer/optim/optimizer.h"
+#include "tutti/trainer/optim/schedule.h"
+
+namespace tutti::trainer {
+
+// Which parameters a group has: a name matches a pattern with `*` as a whole, and one without as a
+// dotted part ("encoder" is in "asr.encoder.0.weight"); `dims`: those with so many dimensions at
+// most (1: biases and norms). Both given: both must hold.
+struct GroupSpec {
+  std::vector<std::string> match;
+  std::optional<std::int64_t> dims;
+  MakeOptimizer make;
+
+  bool takes(const std::string& name, const at::Tensor& parameter) const;
+};
+
+// "encoder" is in "asr.encoder.0.weight" but not in "encoder2.weight".
+bool is_dotted_part(const std::string& part, const std::string& name);
+
+// How far training is.
+struct UpdateTime {
+  std::int64_t step = 0;   // updates done
+  std::int64_t epoch = 0;  // counted from 0
+};
+
+// From an epoch on, learning rates move over to `lr` in so many epochs and stay there.
+struct LastPhase {
+  std::int64_t first_epoch = 0;
+  double lr = 0;
+  std::int64_t annealing_epochs = 10;
+  bool cosine = true;
+};
+
+class OptimizerGroups {
+ public:
+  // REQUIRES: at least one group.
+  OptimizerGroups(std::vector<std::unique_ptr<Optimizer>> groups, const ScheduleSpec& schedule);
+
+  const NamedTensors& parameters() const { return parameters_; }  // of all groups
+  std::vector<at::Tensor> gradients() const;                      // the defined ones
+  void zero_grad();
+  // The update that follows; see Optimizer::step.
+  void step(UpdateTime at, double gradient_factor, const at::Tensor& device_factor = {});
+  std::vector<double> lrs(UpdateTime at) const;  // of the update that follows, by group
+  bool watches() const { return groups_.front().schedule->watches(); }
+  void observe(double value);
+  void set_last_phase(LastPhase phase) { last_phase_ = phase; }
+  const std::string& monitor() const { return monitor_; }
+
+  std::map<std::string, at::Tensor> state() const;
+  void load_state(const std::map<std::string, at::Tensor>& state);
+  Json schedule_state() const;
+  void load_schedule(const Json& state);
+
+ private:
+  struct Group {
+    std::unique_ptr<Optimizer> optimizer;
+    std::unique_ptr<Schedule> schedule;
+  };
+  std::vector<Group> groups_;
+  NamedTensors parameters_;
+  double lr(const Group& group, UpdateTime at) const;
+
+  bool by_epoch_;
+  std::string monitor_;
+  std::optional<LastPhase> last_phase_;
+};
+
+}  // namespace tutti::trainer
