@@ -4,6 +4,7 @@
 #include <httplib.h>
 #include <sndfile.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "tests/systems/recipe_folder.h"
@@ -50,6 +51,7 @@ class Server {
             return !breaks;  // false: the connection is closed in the middle
           });
     });
+    for (const char* name : {"no_proxy", "NO_PROXY"}) ::setenv(name, "127.0.0.1", 1);
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
   }
