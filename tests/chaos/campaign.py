@@ -136,6 +136,7 @@ def build_shim(folder):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     minutes, seed = float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
     kinds, left_out = runs.available()
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
@@ -147,8 +148,19 @@ def main():
     shim = build_shim(work)
     end, expected = time.monotonic() + 60 * minutes, {}
     counts, table = {}, {name: [0, 0, 0, 0, 0] for name in kinds}  # runs, evil things, refused, failed, reruns
-    luck, number = random.Random(seed), 0
+    luck = random.Random(seed)
     single = os.environ.get("RUN")  # "map local:123": that one again
+    try:
+        campaign(kinds, expected, shim, work, end, luck, table, counts, single, seed)
+    finally:
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(work, ignore_errors=True)
+        report(table, counts, seed)
+    return 1 if any(row[3] for row in table.values()) else 0
+
+
+def campaign(kinds, expected, shim, work, end, luck, table, counts, single, seed):
+    number = 0
     while time.monotonic() < end:
         number += 1
         name, own = luck.choice(sorted(kinds)), luck.randrange(1 << 30)
@@ -184,10 +196,6 @@ def main():
             shutil.rmtree(folder, ignore_errors=True)
         if single:
             break
-    if not os.environ.get("KEEP"):
-        shutil.rmtree(work, ignore_errors=True)
-    report(table, counts, seed)
-    return 1 if any(row[3] for row in table.values()) else 0
 
 
 def report(table, counts, seed):

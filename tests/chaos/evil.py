@@ -27,7 +27,7 @@ def _stop(wanted, wake):
         # One that stands still is found out by its silence. If all did, the run would be suspended, and not dead.
         others = any(machine.stands_still(other) for other in run.stopped)
         run.stopped.append(pid)
-        if wake or others or luck.random() < 0.3:
+        if wake or others or not run.met() or luck.random() < 0.3:
             run.later(luck.uniform(0.3, 5), lambda: machine.send(pid, signal.SIGCONT))
         return f"SIGSTOP {wanted} {pid}"
     return act

@@ -48,6 +48,10 @@ class Run:
         """How often items ran beyond once, and what the evil things so far may have caused at most."""
         return 0
 
+    def met(self):
+        """Whether all know of each other. Before that, who stands still is waited for as long as the join timeout (five minutes)."""
+        return True
+
     def clean(self):
         """After the last attempt: mounts, namespaces, beds."""
 
@@ -60,7 +64,7 @@ class Run:
         return env
 
     def start(self, number):
-        self.began = time.monotonic()
+        self.began, self.started = time.monotonic(), time.time()
         self.log = os.path.join(self.folder, f"attempt-{number}.log")
         with open(self.log, "ab") as log:
             return [subprocess.Popen(argv, cwd=self.folder, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -214,6 +218,10 @@ class Train(Run):
 
     def damageable(self):
         return [os.path.join(self.out, "checkpoints")]
+
+    def met(self):
+        files = glob.glob(os.path.join(self.out, "checkpoints", "*"))
+        return any(os.path.getmtime(f) > self.started for f in files)
 
 
 class TrainFsdp(Train):
