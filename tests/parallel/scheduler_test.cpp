@@ -170,7 +170,8 @@ TEST_F(Scheduler, AnswersThatAreWrongOrNoneAtAllDoNotEndWorkersThatTalk) {
 }
 
 TEST_F(Scheduler, JobsOfAKilledDriverNeverJoinTheNext) {
-  const std::string mark = "echo {} >>" + (folder_.path() / "marks").string() + "; echo {}";
+  const std::string mark =
+      "echo {} >>" + shell_quote((folder_.path() / "marks").string()) + "; echo {}";
   behave("pending");
   Process first = start(command(20, 3, mark));
   ASSERT_TRUE(happens("101_2.pending")) << story();

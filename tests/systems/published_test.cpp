@@ -75,10 +75,10 @@ TEST_F(Published, FolderZipAndPackSayWhatEspnetSays) {
     ASSERT_TRUE(converted.ok()) << converted.describe();
     EXPECT_EQ(decode(family + "_pack", words), said) << family << " as a pack";
   }
-  const auto zipped = run_command({.argv = {"python3", "-m", "zipfile", "-c",
+  const auto zipped = run_command({.argv = {TUTTI_PYTHON, "-m", "zipfile", "-c",
                                             (here() / "ctc.zip").string(), "meta.yaml", "exp"},
                                    .cwd = folder_of("ctc")});
-  if (!zipped.ok()) GTEST_SKIP() << "python3 cannot make a zip here";
+  if (!zipped.ok()) GTEST_SKIP() << TUTTI_PYTHON " cannot make a zip here";
   std::vector<std::string> words = {"beam_size=3", "ctc_weight=1.0", sounds[0]};
   EXPECT_EQ(decode("ctc.zip", words)[0], expected_of("ctc")["cases"][0]["text"][0]);
   // Unpacked once: what is there is taken the second time.
