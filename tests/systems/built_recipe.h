@@ -40,7 +40,9 @@ class BuiltRecipe : public testing::Test {
   void SetUp() override {
     if (!built_) GTEST_SKIP() << "../shared/data/mini_an4.tar.gz is not here";
     std::filesystem::create_directories(folder_.path() / "elsewhere");
-    std::filesystem::copy(built_->path(), path_, std::filesystem::copy_options::recursive);
+    std::filesystem::copy(
+        built_->path(), path_,
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
   }
 
   std::string conf(const std::string& file) const { return (path_ / "conf" / file).string(); }

@@ -93,7 +93,8 @@ TEST_F(DailyLoop, TheSameAgainIsSkippedAlsoAtAnotherPlace) {
 
 TEST_F(DailyLoop, MoreTrainingIsDecodedAgainAndTheOldResultsAreKept) {
   const std::string before = read(std::string(kInference) + "test/results.jsonl");
-  ASSERT_TRUE(stage("train", {"trainer.max_epochs=2"}).ok());
+  const CommandResult more = stage("train", {"trainer.max_epochs=2"});
+  ASSERT_TRUE(more.ok()) << more.describe();
   const CommandResult again = infer();
   ASSERT_TRUE(again.ok()) << again.describe();
   EXPECT_THAT(again.err, HasSubstr("test: asr_model_file: other content; the work is done anew"));

@@ -143,7 +143,7 @@ class BadAudio : public Transcribe {
                                           {"text", "GO"}}) +
                                 "\n" + read("data/train.jsonl"));
     std::string text = read("conf/training_asr_transformer.yaml");
-    const auto at = text.find("- data_src");
+    const auto at = text.find("- {data_src");
     text.replace(at, text.find('\n', at) - at,
                  "- data_src_args: {manifest: \"${recipe_dir}/data/bad.jsonl\"}");
     write("conf/bad.yaml", text);

@@ -37,7 +37,9 @@ void ManifestWriter::add(const ManifestEntry& entry) {
   any_segment_ |= entry.begin_s != 0 || entry.end_s >= 0;
   m.channel_.push_back(static_cast<std::int16_t>(entry.channel));
   m.num_samples_.push_back(entry.num_samples);
-  m.hash_ = hash_combine({m.hash_, hash64(entry.uid), hash64(entry.audio),
+  std::string_view audio = entry.audio;
+  if (!root_.empty() && audio.starts_with(root_)) audio.remove_prefix(root_.size());
+  m.hash_ = hash_combine({m.hash_, hash64(entry.uid), hash64(audio),
                           static_cast<std::uint64_t>(entry.begin_s * 1e6),
                           static_cast<std::uint64_t>(entry.end_s * 1e6 + 1e6),
                           static_cast<std::uint64_t>(entry.channel + 1)});
@@ -132,7 +134,7 @@ Manifest read_kaldi_manifest(const KaldiFiles& files) {
   read_side(speaker, files.utt2spk, ids, id_index, main_file);
   read_side(counts, files.utt2num_samples, ids, id_index, main_file);
 
-  ManifestWriter writer(main_file.string());
+  ManifestWriter writer(main_file.string(), files.root);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ManifestEntry entry;
     entry.uid = ids[i];

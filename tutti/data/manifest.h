@@ -58,13 +58,19 @@ class Manifest {
 // Builds a Manifest entry by entry (the readers below, and recipes that make their own).
 class ManifestWriter {
  public:
-  explicit ManifestWriter(std::string source) { manifest_.source_ = std::move(source); }
+  // Audio below `root` counts in the hash by its path from there: a corpus that was moved is the
+  // same.
+  explicit ManifestWriter(std::string source, const std::filesystem::path& root = {})
+      : root_(root.empty() ? "" : (root / "").string()) {
+    manifest_.source_ = std::move(source);
+  }
   void add(const ManifestEntry& entry);
   // Throws DataError when an id is empty or appears twice.
   Manifest finish() &&;
 
  private:
   Manifest manifest_;
+  std::string root_;  // ends in a slash, or is empty
   bool any_segment_ = false;
 };
 

@@ -187,7 +187,7 @@ fs::path root_of(const fs::path& file, const fs::path& root) {
 
 Manifest parse_jsonl_manifest(std::string_view text, const std::string& name,
                               const fs::path& root) {
-  ManifestWriter writer(name);
+  ManifestWriter writer(name, root);
   for_each_line(text, [&](std::string_view line, std::size_t number) {
     const std::string where = fmt::format("{}:{}", name, number);
     const Json object = parse_json(line, where);
@@ -201,7 +201,7 @@ Manifest parse_jsonl_manifest(std::string_view text, const std::string& name,
 }
 
 Manifest parse_tsv_manifest(std::string_view text, const std::string& name, const fs::path& root) {
-  ManifestWriter writer(name);
+  ManifestWriter writer(name, root);
   std::vector<Field> columns;
   for_each_line(text, [&](std::string_view line, std::size_t number) {
     const std::string where = fmt::format("{}:{}", name, number);

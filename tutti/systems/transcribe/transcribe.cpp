@@ -71,17 +71,16 @@ void add_input(const std::string& word, std::vector<Input>& out) {
 }
 
 config::Node read_overrides(const TranscribeRequest& request) {
+  std::vector<std::string> words = request.options;
+  if (!request.device.empty()) words.push_back("device=" + request.device);
+  if (request.format == TranscriptFormat::kSrt || request.format == TranscriptFormat::kVtt ||
+      request.format == TranscriptFormat::kCtm)
+    words.emplace_back("token_times=true");
   config::Problems problems;
   config::ValuePtr root = config::from_json(Json::object()).value();
-  for (const std::string& text : request.options)
-    root = config::apply_override(root, "++" + text, problems);
+  for (const std::string& text : words) root = config::apply_override(root, "++" + text, problems);
   problems.throw_if_any();
-  config::Node options(root);
-  if (!request.device.empty()) options = config::with_key(options, "device", request.device);
-  const bool needs_times = request.format == TranscriptFormat::kSrt ||
-                           request.format == TranscriptFormat::kVtt ||
-                           request.format == TranscriptFormat::kCtm;
-  return needs_times ? config::with_key(options, "token_times", std::string("true")) : options;
+  return config::Node(root);
 }
 
 class Transcriber {
