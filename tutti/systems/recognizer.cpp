@@ -104,7 +104,10 @@ Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& op
   if (!is_pack(folder)) {
     auto published = read_search(options);
     published.model_tag = folder.string();
-    if (batch_size > 0) published.batch_size = batch_size;
+    if (batch_size > 0)
+      published.batch_size = batch_size;
+    else if (options["batch_size"].is_null())
+      published.batch_size = kFilesTogether;
     const speech::ModelFolder source = named_model(published);
     return build(read_model_config(source), source.weights, published, options);
   }
