@@ -36,7 +36,7 @@ class OtherUser : public ::testing::TestWithParam<bool> {
     if (as(me_, {"test", "-x", kTutti}).exit_code != 0)
       GTEST_SKIP() << "other users cannot run " << kTutti;
     make_folders(folder_.path() / "bin");
-    tool("sbatch", "echo 4711");
+    tool("sbatch", "touch " + (project_ / "submitted").string() + "; echo 4711");
     tool("squeue", "echo '4711|PENDING|Resources|None'");
     for (const char* name : {"sacct", "scancel", "scontrol", "sinfo"}) tool(name, "exit 0");
     write_file_atomic(
@@ -83,10 +83,8 @@ class OtherUser : public ::testing::TestWithParam<bool> {
     Command command = command_as(me_, words);
     command.stdout_path = folder_.path() / "driver.log";
     Process driver = Process::start(command);
-    EXPECT_TRUE(wait_until([&] {
-      std::error_code none;
-      return fs::exists(trusted(), none) && !fs::is_empty(out_ / "scripts", none) && !none;
-    })) << read_file(folder_.path() / "driver.log");
+    EXPECT_TRUE(wait_until([&] { return fs::exists(project_ / "submitted"); }))
+        << read_file(folder_.path() / "driver.log");
     return driver;
   }
   fs::path trusted() const {
@@ -132,8 +130,9 @@ TEST_P(OtherUser, AnUntouchedRunDoesItsItemsAndItsFoldersAreItsOwn) {
   const auto status = as(other_, {kTutti, "status", out_.string()});
   EXPECT_EQ(status.exit_code, 0) << status.err;
   EXPECT_THAT(status.out, ::testing::Not(HasSubstr("died")));
-  EXPECT_NE(as(other_, {"sh", "-c", "echo x >" + (out_ / "logs/worker-0.log").string()}).exit_code,
-            0);
+  const std::string journals = (out_ / "journal").string() + "/*";
+  EXPECT_NE(as(other_, {"sh", "-c", "echo x >>" + journals}).exit_code, 0);
+  EXPECT_NE(as(other_, {"sh", "-c", "echo x >>" + (out_ / "results.jsonl").string()}).exit_code, 0);
   EXPECT_NE(as(other_, {"mv", (out_ / "logs").string(), (out_ / "gone").string()}).exit_code, 0);
 }
 
