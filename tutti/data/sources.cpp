@@ -43,7 +43,7 @@ struct KaldiKeys {
   std::string channel = "first";
 };
 
-std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) {
+Schema<KaldiKeys> kaldi_schema() {
   using K = KaldiKeys;
   Schema<K> s("kaldi", "Kaldi's tables.");
   s.field("wav_scp", &K::wav_scp, "audio files");
@@ -61,7 +61,11 @@ std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) 
   s.field("utt2num_samples", &K::utt2num_samples, "lengths");
   s.field("root", &K::root, "where relative audio paths start; empty: the working folder");
   add_audio(s);
-  const K k = s.parse(args, problems);
+  return s;
+}
+
+std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) {
+  const KaldiKeys k = kaldi_schema().parse(args, problems);
   const AudioOptions options = audio_options(args, k.sample_rate, k.channel, problems);
   if (!problems.empty()) return nullptr;
   return open_manifest(read_kaldi_manifest({.wav_scp = k.wav_scp.empty() ? k.feats_scp : k.wav_scp,
@@ -79,13 +83,17 @@ struct ManifestKeys {
   std::string channel = "first";
 };
 
-std::shared_ptr<const Dataset> open_named(const Node& args, Problems& problems, bool jsonl) {
+Schema<ManifestKeys> manifest_schema(bool jsonl) {
   Schema<ManifestKeys> s(jsonl ? "jsonl" : "tsv", "A manifest file.");
   s.field("manifest", &ManifestKeys::manifest, "the file", {.required = true});
   s.field("root", &ManifestKeys::root,
           "where relative audio paths start; empty: the manifest's folder");
   add_audio(s);
-  const ManifestKeys k = s.parse(args, problems);
+  return s;
+}
+
+std::shared_ptr<const Dataset> open_named(const Node& args, Problems& problems, bool jsonl) {
+  const ManifestKeys k = manifest_schema(jsonl).parse(args, problems);
   const AudioOptions options = audio_options(args, k.sample_rate, k.channel, problems);
   if (!problems.empty()) return nullptr;
   return open_manifest(
@@ -99,14 +107,27 @@ struct ArchiveKeys {
   std::string channel = "first";
 };
 
-std::shared_ptr<const Dataset> open_packed(const Node& args, Problems& problems) {
+Schema<ArchiveKeys> archive_schema() {
   Schema<ArchiveKeys> s("archive", "A file made by `tutti pack`.");
   s.field("archive", &ArchiveKeys::archive, "the file", {.required = true});
   add_audio(s);
-  const ArchiveKeys k = s.parse(args, problems);
+  return s;
+}
+
+std::shared_ptr<const Dataset> open_packed(const Node& args, Problems& problems) {
+  const ArchiveKeys k = archive_schema().parse(args, problems);
   const AudioOptions options = audio_options(args, k.sample_rate, k.channel, problems);
   if (!problems.empty()) return nullptr;
   return open_archive(k.archive, options);
+}
+
+// The checks of a source's arguments that need no files.
+template <class T>
+DatasetSources::CheckArgs check_with(const Schema<T>& schema) {
+  return [schema](const Node& args, Problems& problems) {
+    const T keys = schema.parse(args, problems);
+    audio_options(args, keys.sample_rate, keys.channel, problems);
+  };
 }
 
 config::ValuePtr rate_value(int sample_rate) {
@@ -142,15 +163,33 @@ class Transformed final : public Dataset {
 
 DatasetSources DatasetSources::standard() {
   DatasetSources sources;
-  sources.add("kaldi", open_kaldi);
-  sources.add("jsonl", [](const Node& args, Problems& problems) {
-    return open_named(args, problems, true);
-  });
-  sources.add("tsv", [](const Node& args, Problems& problems) {
-    return open_named(args, problems, false);
-  });
-  sources.add("archive", open_packed);
+  sources.add("kaldi", open_kaldi, check_with(kaldi_schema()));
+  sources.add(
+      "jsonl",
+      [](const Node& args, Problems& problems) { return open_named(args, problems, true); },
+      check_with(manifest_schema(true)));
+  sources.add(
+      "tsv", [](const Node& args, Problems& problems) { return open_named(args, problems, false); },
+      check_with(manifest_schema(false)));
+  sources.add("archive", open_packed, check_with(archive_schema()));
   return sources;
+}
+
+std::vector<config::SchemaInfo> sources_reference() {
+  std::vector<config::SchemaInfo> tables = {kaldi_schema().info(), manifest_schema(true).info(),
+                                            manifest_schema(false).info(), archive_schema().info()};
+  for (config::SchemaInfo& table : tables) table.name = "data_src_args of " + table.name;
+  return tables;
+}
+
+std::string implied_source(const Node& entry) {
+  if (entry["data_src"].is_scalar()) return entry["data_src"].raw();
+  const Node args = entry["data_src_args"];
+  if (!args["archive"].is_null()) return "archive";
+  if (!args["wav_scp"].is_null() || !args["feats_scp"].is_null()) return "kaldi";
+  const Node manifest = args["manifest"];
+  if (manifest.is_null()) return {};
+  return manifest.is_scalar() && manifest.raw().ends_with(".tsv") ? "tsv" : "jsonl";
 }
 
 void DatasetSources::check(const Node& entry, Problems& problems) const {
@@ -163,7 +202,11 @@ void DatasetSources::check(const Node& entry, Problems& problems) const {
                              problems);
   const Node src = entry["data_src"];
   const std::string name = src.is_scalar() ? src.raw() : default_src_;
-  if (open_.contains(name)) return;
+  if (open_.contains(name)) {
+    if (const auto found = check_.find(name); found != check_.end())
+      found->second(entry["data_src_args"], problems);
+    return;
+  }
   std::vector<std::string> names;
   for (const auto& [known, unused] : open_) names.push_back(known);
   const std::string guess = closest_match(name, names);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tutti/config/problem.h"
+#include "tutti/config/schema.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::data {
@@ -38,7 +39,12 @@ using MakeTransform =
 class DatasetSources {
  public:
   static DatasetSources standard();
-  void add(std::string data_src, OpenDataset open) { open_[std::move(data_src)] = std::move(open); }
+  // Of data_src_args; adds every problem that can be seen without files.
+  using CheckArgs = std::function<void(const config::Node& args, config::Problems& problems)>;
+  void add(const std::string& data_src, OpenDataset open, CheckArgs check = {}) {
+    open_[data_src] = std::move(open);
+    if (check) check_[data_src] = std::move(check);
+  }
   void set_transforms(MakeTransform make) { make_transform_ = std::move(make); }
   bool has(const std::string& data_src) const { return open_.contains(data_src); }
   // What samples are resampled to in the end; 0: as they are. An entry's own sample_rate comes
@@ -52,14 +58,21 @@ class DatasetSources {
   // A list of entries, combined. Throws DataError when an id is in two of them.
   std::shared_ptr<const Dataset> open_list(const config::Node& entries,
                                            config::Problems& problems) const;
-  // The checks that need no files: keys and names.
+  // The checks that need no files: keys, names and arguments.
   void check(const config::Node& entry, config::Problems& problems) const;
 
  private:
   std::map<std::string, OpenDataset> open_;
+  std::map<std::string, CheckArgs> check_;
   MakeTransform make_transform_;
   std::string default_src_;
   int sample_rate_ = 0;  // Hz
 };
+
+// The data_src that an entry names, or that its arguments mean; empty: neither (a builder's).
+std::string implied_source(const config::Node& entry);
+
+// For the reference in docs/.
+std::vector<config::SchemaInfo> sources_reference();
 
 }  // namespace tutti::data

@@ -39,13 +39,7 @@ Node built_entry(const Node& config, const Node& entry, const fs::path& data_dir
 // The entry with the data_src it means.
 Node meant_entry(const Node& config, const Node& entry, const fs::path& data_dir) {
   if (is_built(entry)) return built_entry(config, entry, data_dir);
-  if (!entry["data_src"].is_null()) return entry;
-  const Node args = entry["data_src_args"];
-  if (!args["archive"].is_null()) return with_key(entry, "data_src", "archive");
-  if (!args["wav_scp"].is_null() || !args["feats_scp"].is_null())
-    return with_key(entry, "data_src", "kaldi");
-  const bool is_tsv = args["manifest"].is_scalar() && args["manifest"].raw().ends_with(".tsv");
-  return with_key(entry, "data_src", is_tsv ? "tsv" : "jsonl");
+  return with_key(entry, "data_src", data::implied_source(entry));
 }
 
 data::Transform make_transform(const Node& node, config::Problems& problems) {

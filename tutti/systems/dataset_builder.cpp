@@ -45,11 +45,7 @@ std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src) 
 }
 
 bool is_built(const config::Node& entry) {
-  if (!entry["data_src"].is_null())
-    return !data::DatasetSources::standard().has(entry["data_src"].as<std::string>());
-  for (const char* key : {"manifest", "wav_scp", "feats_scp", "archive"})
-    if (!entry["data_src_args"][key].is_null()) return false;
-  return true;
+  return !data::DatasetSources::standard().has(data::implied_source(entry));
 }
 
 std::string data_source_of(const config::Node& config, const config::Node& entry) {

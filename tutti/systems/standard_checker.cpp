@@ -4,11 +4,13 @@
 
 #include <filesystem>
 
+#include "tutti/config/merge.h"
 #include "tutti/config/schemas/files.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/data/features/fbank.h"
+#include "tutti/data/sources.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
 #include "tutti/speech/models/model_config.h"
@@ -96,18 +98,6 @@ void check_monitors(const Node& root, const speech::AsrSettings& model, Problems
   check(root["scheduler_monitor"]);
 }
 
-void check_training(const Node& root, Problems& problems) {
-  read_text_settings(root, problems);
-  if (!is_recogniser(root)) return;
-  check_trainable(root, problems);
-  Problems own;  // cross-checks only make sense for a model that could be read
-  const auto model = speech::read_asr_settings(root, own, {.read_files = false});
-  check_statistics(root, model, own);
-  if (own.empty()) check_monitors(root, model, own);
-  for (const auto& problem : own.sorted()) problems.add(problem);
-  for (const auto& warning : own.warnings()) problems.warn(warning);
-}
-
 // Names of recognisers; all have the keys of speech2text_settings.h.
 struct RecogniserRow {
   const char* name;
@@ -141,6 +131,50 @@ void add_recognisers(config::Catalogue& catalogue) {
   }
 }
 
+// Entries of files of the user's. Those of builders are the builder's business.
+void check_entries(const Node& root, Problems& problems) {
+  const auto sources = data::DatasetSources::standard();
+  for (const char* split : {"train", "valid", "test"})
+    for (const Node& entry : root["dataset"][split].elements()) {
+      if (!entry.is_map()) continue;  // the dataset's own schema has complained
+      const std::string source = data::implied_source(entry);
+      if (sources.has(source)) sources.check(config::with_key(entry, "data_src", source), problems);
+      if (!entry["transform"].is_null() && root["plugins"].size() == 0)
+        problems.add(entry["transform"],
+                     "got " + entry["transform"].describe_value() +
+                         ", expected a transform that a plugin added (there is none)",
+                     "remove it, or name the plugin that has it in plugins:");
+    }
+}
+
+void check_inference(const Node& root, Problems& problems) {
+  check_entries(root, problems);
+  const Node model = root["model"];
+  if (!model.is_map() || !model["_target_"].is_scalar()) return;
+  config::Catalogue recognisers;
+  add_recognisers(recognisers);
+  const config::Component* found = recognisers.find("inference model", model["_target_"].raw());
+  if (found == nullptr) return;
+  const std::string prefix = found->name == "asr" ? "asr" : "s2t";
+  for (const char* part : {"_train_config", "_model_file"})
+    if (model[prefix + part].is_null() && model["model_tag"].is_null())
+      problems.add(model, fmt::format("key '{}{}' is missing", prefix, part),
+                   "name the config.yaml and the weights of a trained model");
+}
+
+void check_training(const Node& root, Problems& problems) {
+  check_entries(root, problems);
+  read_text_settings(root, problems);
+  if (!is_recogniser(root)) return;
+  check_trainable(root, problems);
+  Problems own;  // cross-checks only make sense for a model that could be read
+  const auto model = speech::read_asr_settings(root, own, {.read_files = false});
+  check_statistics(root, model, own);
+  if (own.empty()) check_monitors(root, model, own);
+  for (const auto& problem : own.sorted()) problems.add(problem);
+  for (const auto& warning : own.warnings()) problems.warn(warning);
+}
+
 }  // namespace
 
 config::FileChecker standard_checker() {
@@ -158,6 +192,7 @@ config::FileChecker standard_checker() {
   checker.catalogue().add("inference model", torchscript_schema());
   add_metric_components(checker.catalogue());
   checker.rule(config::FileKind::kTraining, check_training);
+  checker.rule(config::FileKind::kInference, check_inference);
   checker.rule(config::FileKind::kMetrics, [](const Node& root, Problems& problems) {
     for (const Node& entry : root["metrics"].elements()) read_metric(entry, problems);
   });
@@ -166,8 +201,8 @@ config::FileChecker standard_checker() {
 
 std::vector<config::SchemaInfo> reference_tables() {
   std::vector<config::SchemaInfo> tables;
-  for (const auto& part : {speech::asr_model_reference(), data::dataloader_reference(),
-                           parallel::parallel_reference()})
+  for (const auto& part : {data::sources_reference(), speech::asr_model_reference(),
+                           data::dataloader_reference(), parallel::parallel_reference()})
     tables.insert(tables.end(), part.begin(), part.end());
   return tables;
 }
