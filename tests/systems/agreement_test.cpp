@@ -38,6 +38,18 @@ dataloader:
 trainer: {accelerator: cpu, max_epochs: 1, limit_train_batches: 1, num_sanity_val_steps: 0}
 )";
 
+constexpr const char* kInference = R"(recipe_dir: RECIPE
+exp_tag: base
+dataset:
+  test: [{name: test, data_src: jsonl, data_src_args: {manifest: "${recipe_dir}/data/train.jsonl"}}]
+model:
+  _target_: espnet2.bin.asr_inference.Speech2Text
+  asr_train_config: ${exp_dir}/config.yaml
+  asr_model_file: ${exp_dir}/valid.loss.ave_1best.pth
+  beam_size: 2
+  device: cpu
+)";
+
 // A second of a tone, 16 kHz, 16 bit.
 void write_wav(const fs::path& path, double hz) {
   const std::uint32_t rate = 16000, bytes = rate * 2;
@@ -70,9 +82,13 @@ class Agreement : public testing::Test {
                   R"(.wav", "text": ")" + (i % 2 == 0 ? "HALLO DU" : "DU") + "\"}\n";
     }
     write_file_atomic(data / "train.jsonl", manifest);
-    std::string text = kTraining;
-    text.replace(text.find("RECIPE"), 6, folder_->path().string());
-    write_file_atomic(folder_->path() / "training.yaml", text);
+    const std::pair<const char*, const char*> files[] = {{"training.yaml", kTraining},
+                                                         {"inference.yaml", kInference}};
+    for (const auto& [name, content] : files) {
+      std::string text = content;
+      text.replace(text.find("RECIPE"), 6, folder_->path().string());
+      write_file_atomic(folder_->path() / name, text);
+    }
     const CommandResult made = run({"train_tokenizer", training()});
     ASSERT_TRUE(made.ok()) << made.describe() << made.err;
   }
@@ -98,15 +114,18 @@ class Agreement : public testing::Test {
 
   static void expect_agreement(const std::vector<std::string>& overrides, bool is_fine) {
     static int number = 0;
+    std::vector<std::string> words = {"exp_tag=case" + std::to_string(++number)};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    expect_same({"config", "check", training()},
+                {"run", "--stages", "collect_stats", "train", "--training_config", training()},
+                words, is_fine);
+  }
+
+  static void expect_same(std::vector<std::string> check, std::vector<std::string> stages,
+                          const std::vector<std::string>& overrides, bool is_fine) {
     SCOPED_TRACE(join(overrides, " "));
-    std::vector<std::string> check = {"config", "check", training()};
-    std::vector<std::string> stages = {"run",   "--stages",          "collect_stats",
-                                       "train", "--training_config", training()};
-    const std::string tag = "exp_tag=case" + std::to_string(++number);
-    for (auto* words : {&check, &stages}) {
-      words->push_back(tag);
+    for (auto* words : {&check, &stages})
       words->insert(words->end(), overrides.begin(), overrides.end());
-    }
     const CommandResult checked = run(check);
     EXPECT_EQ(checked.exit_code, is_fine ? 0 : 2) << checked.err;
     const CommandResult ran = run(stages);
@@ -207,6 +226,41 @@ TEST_F(Agreement, OnWhatIsAccepted) {
       {"++trainer.strategy=ddp"},
   };
   for (const auto& overrides : cases) expect_agreement(overrides, true);
+}
+
+TEST_F(Agreement, OnInference) {
+  const CommandResult trained =
+      run({"run", "--stages", "collect_stats", "train", "--training_config", training()});
+  ASSERT_TRUE(trained.ok()) << trained.err;
+  const std::string file = (folder_->path() / "inference.yaml").string();
+  int number = 0;
+  const auto expect = [&](std::vector<std::string> overrides, bool is_fine) {
+    overrides.push_back("inference_dir=${exp_dir}/inference" + std::to_string(++number));
+    expect_same({"config", "check", file}, {"infer", file}, overrides, is_fine);
+  };
+  const std::vector<std::string> refused = {"++model.lm_weight=0.3",
+                                            "++model.lm_file=lm.pth",
+                                            "++model.ngram_weight=0.1",
+                                            "++model.streaming=true",
+                                            "++model.time_sync=true",
+                                            "++model.transducer_conf={search_type: alsd}",
+                                            "model.beam_size=-3",
+                                            "model.beam_size=three",
+                                            "++model.ctc_weight=1.5",
+                                            "++model.dtype=float8",
+                                            "++model.nbset=2",
+                                            "~model.asr_model_file",
+                                            "model._target_=espnet2.bin.tts_inference.Text2Speech",
+                                            "++batch_size=0",
+                                            "++output_fn=src.make",
+                                            "++input_key=noise",
+                                            "++dataset.test.0.data_src_args.channel=third",
+                                            "++dataset.test.0.data_src_args.manifset=x",
+                                            "++dataset.test.0.transform={_target_: nobody}"};
+  for (const auto& text : refused) expect({text}, false);
+  expect({"model.beam_size=50"}, true);
+  expect({"++model.nbest=2", "++model.token_times=true"}, true);
+  expect({"++model.batch_seconds=10", "++batch_size=2", "++model.ctc_weight=1.0"}, true);
 }
 
 }  // namespace
