@@ -143,6 +143,18 @@ TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
   EXPECT_GE(count, 35);
 }
 
+TEST(Template, AnotherTokenizerIsCaughtWhereThePreprocessorDisagrees) {
+  const std::string file =
+      (fs::path(TUTTI_SOURCE_DIR) / "recipes/TEMPLATE/conf/training.yaml").string();
+  const CommandResult half = run_tutti({"config", "check", file, "tokenizer.model_type=word"});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr("got 'bpe', but tokenizer.model_type is 'word'"));
+  const CommandResult whole =
+      run_tutti({"config", "check", file, "tokenizer.model_type=word", "~tokenizer.vocab_size",
+                 "dataset.preprocessor.token_type=word"});
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+}
+
 TEST(ConfigShow, ShowsDefaultsAndChosenBlockAsTheProgramsSeeThem) {
   const fs::path file = fs::path(TUTTI_SOURCE_DIR) / "recipes/TEMPLATE/conf/training.yaml";
   const Json shown =

@@ -217,7 +217,11 @@ TextSettings read_text_settings(const Node& training, Problems& problems) {
       trained.model_type == "char" || trained.model_type == "word" ? trained.model_type : "bpe";
   const bool has_tokenizer = tokenizer.is_map();
   out.token_type = out.preprocessor.token_type.value_or(has_tokenizer ? kind : "bpe");
-  if (has_tokenizer && out.token_type != kind && !out.preprocessor.bpemodel)
+  // A sentencepiece model from elsewhere is the user's choice; one beside the token list would have to be trained.
+  const bool has_own_model =
+      out.preprocessor.bpemodel &&
+      (trained.save_path.empty() || !out.preprocessor.bpemodel->starts_with(trained.save_path));
+  if (has_tokenizer && out.token_type != kind && !has_own_model)
     problems.add(
         block["token_type"],
         fmt::format("got '{}', but tokenizer.model_type is '{}'", out.token_type,
