@@ -88,9 +88,11 @@ void fail_unknown(const ConfigFiles& file, const Addressed& change, const Proble
   apply_override(file.merged.value(), change.text(), own);
   for (Problem problem : own.sorted()) {
     const bool has_guess = problem.fix.starts_with("did you mean");
-    if (!has_guess && reason.is_unknown_key && !reason.fix.empty()) problem.fix = reason.fix;
-    if (!has_guess && reason.is_unknown_key && reason.what != "unknown key")
-      problem.what += ": it " + reason.what;
+    const bool is_elsewhere = reason.is_unknown_key && reason.what != "unknown key";
+    if (is_elsewhere)
+      problem.what = reason.what, problem.fix = reason.fix;
+    else if (!has_guess && !reason.fix.empty())
+      problem.fix = reason.fix;
     problems.add(problem);
   }
 }

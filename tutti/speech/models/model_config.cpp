@@ -64,8 +64,8 @@ Schema<ModelBlock> model_schema() {
   s.field("init", &T::init, "how weights begin; null: as the top-level init", {.one_of = methods});
   s.refused("model", {"espnet"}, "remove it: the task decides");
   for (const char* part : {"preencoder", "postencoder"}) {
-    s.refused(part, {}, "not supported: leave it out");
-    s.refused(std::string(part) + "_conf", {}, "not supported: leave it out");
+    s.refused(part, {}, "leave it out");
+    s.refused(std::string(part) + "_conf", {}, "leave it out");
   }
   s.elsewhere("joint_network", "is called joint_net_conf here");
   s.elsewhere("joint_network_conf", "is called joint_net_conf here");
