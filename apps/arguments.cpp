@@ -84,4 +84,12 @@ std::optional<int> parse_arguments(CLI::App& app, std::vector<std::string> words
   return std::nullopt;
 }
 
+void check_arguments(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) refuse(app, error);
+  }
+}
+
 }  // namespace tutti::apps

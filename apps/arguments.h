@@ -24,4 +24,7 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 // The same for words in their order, without the program's name.
 std::optional<int> parse_arguments(CLI::App& app, std::vector<std::string> words);
 
+// Throws what parse_arguments throws, and prints nothing: for a program that hands the words on.
+void check_arguments(CLI::App& app, int argc, char** argv);
+
 }  // namespace tutti::apps

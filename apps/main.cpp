@@ -1,12 +1,16 @@
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "apps/arguments.h"
 #include "apps/command.h"
+#include "apps/run_arguments.h"
 #include "apps/version.h"
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
@@ -62,6 +66,16 @@ std::string foreign_name(const std::string& name) {
   return {};
 }
 
+constexpr std::string_view kStages = "tutti-run";
+
+// A slip is refused here, in milliseconds; the stages' program takes a second to load libtorch.
+void check_stage_arguments(const std::string& name, int argc, char** argv) {
+  CLI::App app{"", "tutti " + name};
+  tutti::apps::RunArguments arguments;
+  tutti::apps::add_run_options(app, name, arguments);
+  tutti::apps::check_arguments(app, argc, argv);
+}
+
 // Replaces this process by the sibling that knows the command; argv[0] tells it which it was.
 [[noreturn]] void exec_sibling(const char* name, char** argv) {
   const auto program = tutti::own_program().parent_path() / name;
@@ -82,7 +96,10 @@ int main(int argc, char** argv) try {
     if (name != command.name) continue;
     std::string own_name = "tutti " + name;
     argv[1] = own_name.data();
-    if (command.run == nullptr) exec_sibling(command.sibling, argv + 1);
+    if (command.run == nullptr) {
+      if (command.sibling == kStages) check_stage_arguments(name, argc - 1, argv + 1);
+      exec_sibling(command.sibling, argv + 1);
+    }
     return command.run(argc - 1, argv + 1);
   }
   std::string guess = foreign_name(name);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/arguments.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
@@ -14,6 +15,8 @@ using namespace tutti;
 
 int run_program(int argc, char** argv) {
   CLI::App app{"Look at a trained model, and make a pack of it", "tutti model"};
+  app.footer(
+      apps::example("tutti model show exp/asr/model_pack\ntutti model convert FOLDER my_pack"));
   app.require_subcommand(1);
   std::filesystem::path folder, out;
   bool as_json = false, force = false, quiet = false;
@@ -27,7 +30,7 @@ int run_program(int argc, char** argv) {
   show->add_flag("--json", as_json, "one JSON object");
   convert->add_option("out", out, "folder to make")->required();
   convert->add_flag("--force", force, "write into a folder that is there");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
   if (quiet) log::configure({.level = log::Level::kWarning});
   if (*convert) {
     systems::convert_model(folder, out, force);

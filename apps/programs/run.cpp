@@ -5,6 +5,7 @@
 
 #include "apps/arguments.h"
 #include "apps/command.h"
+#include "apps/run_arguments.h"
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -51,53 +52,11 @@ int run_program(const std::string& name, int argc, char** argv) {
                               "--inference_config conf/inference.yaml")
           : "Overrides look like trainer.max_epochs=5, inference:model.device=cuda or ~init.\n" +
                 apps::example(fmt::format("tutti {} conf/{}.yaml", name, example_file(name))));
-  systems::ContextRequest request;
-  std::vector<std::string> stages;
-  std::vector<std::filesystem::path> files;
-  int first = 0;
-  int last = 0;
-  bool dry_run = false;
-  bool quiet = false;
-  systems::TranscribeRequest files_request;
-  bool as_json = false, as_srt = false, as_vtt = false, as_ctm = false;
-  if (name == "run") {
-    app.add_option("--stages", stages, "names, or all");
-    app.add_option("--stage", first, "first stage by number");
-    app.add_option("--stop_stage", last, "last stage by number");
-  }
-  app.add_option("--config", files,
-                 "config files of the stage; later ones merge over earlier ones");
-  app.add_option("--training_config", request.training, "training config files");
-  app.add_option("--inference_config", request.inference, "inference config files");
-  app.add_option("--metrics_config", request.metrics, "metrics config files");
-  app.add_option("--demo_config", request.demo, "demo config files");
-  app.add_option("--parallel", request.parallel,
-                 "name of the parallel block to use: parallel_gpu, or just gpu");
-  app.add_flag("--dry_run", dry_run, "print the stages that would run");
-  app.add_flag("--force", request.force,
-               "run stages again although their inputs did not change; training starts over and "
-               "keeps the old checkpoints in checkpoints.before");
-  if (name == "run" || name == "train")
-    app.add_option("--continue_with", request.continue_with,
-                   "keys (optimizer.lr) in which this config may differ from the one that exp_dir "
-                   "was trained with");
-  app.add_flag("--quiet", quiet, "warnings and errors only");
-  if (name == "infer") {
-    app.add_option("--model", files_request.model,
-                   "a packed model: decode the audio files, folders, or - (stdin) that follow");
-    app.add_option("--device", files_request.device, "with --model: auto, cpu, cuda or cuda:N");
-    auto* json = app.add_flag("--json", as_json, "with --model: a JSON object per file");
-    auto* srt = app.add_flag("--srt", as_srt, "with --model: SubRip subtitles")->excludes(json);
-    auto* vtt = app.add_flag("--vtt", as_vtt, "with --model: WebVTT subtitles")
-                    ->excludes(json)
-                    ->excludes(srt);
-    app.add_flag("--ctm", as_ctm, "with --model: NIST CTM, a line per word")
-        ->excludes(json)
-        ->excludes(srt)
-        ->excludes(vtt);
-  }
-  app.add_option("overrides", request.overrides, "key=value, or audio files with --model");
+  apps::RunArguments arguments;
+  apps::add_run_options(app, name, arguments);
   if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
+  auto& [request, stages, files, first, last, dry_run, quiet, files_request, as_json, as_srt,
+         as_vtt, as_ctm] = arguments;
   // `--config a.yaml key=value`: an option that takes several files also takes what follows them.
   for (auto* list :
        {&files, &request.training, &request.inference, &request.metrics, &request.demo})
