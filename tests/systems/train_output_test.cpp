@@ -91,11 +91,12 @@ TEST(TrainOutput, ATerminalGetsOneProgressLineAndATable) {
 }
 
 TEST(TrainOutput, CtrlCSaysHowToGoOn) {
-  const ToyRecipe recipe(kToyForward, /*work=*/20000);
-  Process process = Process::start({.argv = recipe.words({"num_device=2"}),
-                                    .env = {{"OMP_NUM_THREADS", "1"}},
-                                    .cwd = recipe.path(),
-                                    .stdout_path = recipe.path() / "log"});
+  const ToyRecipe recipe(kToyForward, /*work=*/500);
+  Process process =
+      Process::start({.argv = recipe.words({"num_device=2", "trainer.max_epochs=9999"}),
+                      .env = {{"OMP_NUM_THREADS", "1"}},
+                      .cwd = recipe.path(),
+                      .stdout_path = recipe.path() / "log"});
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!(recipe.has("exp/metrics.jsonl") && !recipe.series("train/loss").empty()) &&
          !process.poll() && std::chrono::steady_clock::now() < deadline)

@@ -143,7 +143,7 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
   control.timeout = launch::Timeout(options.timeout);
   control.must_agree = options.must_agree;
   world.plane = launch::ControlPlane::join(rank, control);
-  if (rank.rank == 0) log::info("ranks:\n{}", world.plane->startup_table());
+  if (rank.rank == 0) log::info("ranks:\n{}", trim(world.plane->startup_table()));
   world.control = std::make_unique<PlaneControl>(world.plane, launch::Timeout(options.timeout));
 
   const auto to_abort = std::make_shared<AbortList>();  // shared with the plane's callback

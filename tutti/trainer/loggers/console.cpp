@@ -35,10 +35,13 @@ std::string of_total(std::int64_t n, std::optional<std::int64_t> total) {
   return total ? fmt::format("{}/{}", n, *total) : std::to_string(n);
 }
 
+std::string per_second(double n, const char* what) {
+  return n >= 100 ? fmt::format("{:.0f} {}/s", n, what) : fmt::format("{:.3g} {}/s", n, what);
+}
+
 std::string speed(const Progress& p) {
-  if (p.audio_per_second > 0) return fmt::format("{:.3g} s audio/s", p.audio_per_second);
-  if (p.items_per_second > 0) return fmt::format("{:.3g} items/s", p.items_per_second);
-  return "";
+  if (p.audio_per_second > 0) return per_second(p.audio_per_second, "s audio");
+  return p.items_per_second > 0 ? per_second(p.items_per_second, "items") : "";
 }
 
 std::string eta(const Progress& p) {
@@ -97,17 +100,20 @@ std::string progress_line(const Progress& p, std::size_t columns) {
     bar = fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
   }
   const auto loss = p.train.find("loss");
-  std::vector<std::string> parts = {fmt::format("epoch {}", of_total(p.epoch, p.epochs)),
-                                    fmt::format("step {}", of_total(p.step, p.steps))};
-  if (loss != p.train.end()) parts.push_back(fmt::format("loss {:.4g}", loss->second));
-  if (p.validation) parts.push_back(fmt::format("{} {:.4g}", p.validation_name, *p.validation));
-  parts.push_back(fmt::format("lr {:.3g}", p.lr));
-  parts.push_back(speed(p));
-  parts.push_back(eta(p));
-  if (p.device_bytes > 0) parts.push_back("GPU " + format_bytes(p.device_bytes));
-  std::string text = join_some(parts);
-  if (bar.size() + text.size() < columns) text = bar + text;
-  return text.substr(0, columns);
+  enum { kEpoch, kStep, kLoss, kValidation, kRate, kSpeed, kEta, kMemory, kParts };
+  std::vector<std::string> parts(kParts);
+  parts[kEpoch] = fmt::format("epoch {}", of_total(p.epoch, p.epochs));
+  parts[kStep] = fmt::format("step {}", of_total(p.step, p.steps));
+  if (loss != p.train.end()) parts[kLoss] = fmt::format("loss {:.4g}", loss->second);
+  if (p.validation) parts[kValidation] = fmt::format("{} {:.4g}", p.validation_name, *p.validation);
+  parts[kRate] = fmt::format("lr {:.3g}", p.lr);
+  parts[kSpeed] = speed(p);
+  parts[kEta] = eta(p);
+  if (p.device_bytes > 0) parts[kMemory] = "GPU " + format_bytes(p.device_bytes);
+  if (bar.size() + join_some(parts).size() < columns) return bar + join_some(parts);
+  for (const int least : {kMemory, kRate, kSpeed, kValidation, kEta})  // what a narrow one can miss
+    if (join_some(parts).size() > columns) parts[static_cast<std::size_t>(least)].clear();
+  return join_some(parts).substr(0, columns);
 }
 
 std::string log_line(const EpochRow& row) {
