@@ -194,7 +194,7 @@ TEST(Memory, MatchesTheTable) {
       {"1B", "1K", "1B"},        {"500MiB", "500M", "500MB"}, {"1GB", "954M", "954MB"},
       {"1GiB", "1G", "1024MB"},  {"8GB", "8G", "7630MB"},     {"16GB", "15G", "15GB"},
       {"28GB", "27G", "27GB"},   {"109 GB", "102G", "102GB"}, {"1TB", "932G", "932GB"},
-      {"2.5GB", "3G", "2385MB"}, {"1234", "2K", "1234B"},     {"12345678", "12M", "12MB"}};
+      {"2.5GB", "3G", "2385MB"}, {"1234B", "2K", "1234B"},    {"12345678", "12M", "12MB"}};
   for (const Row& row : rows) {
     const auto options =
         options_from(SchedulerKind::kSlurm, std::string("{cores: 1, memory: '") + row.text + "'}");
