@@ -117,6 +117,12 @@ int submit_and_leave(const MapArguments& arguments, const ParallelSettings& sett
   return 0;
 }
 
+JobSpec map_job(const MapArguments& arguments, const ParallelSettings& settings,
+                const MapItems& items, const std::filesystem::path& items_file) {
+  const bool may_be_blind = settings.env == "ssh" && !settings.async;  // no folder need be shared
+  return command_job(arguments.command, items_file, may_be_blind ? items.to_ship() : Json());
+}
+
 RunOptions run_options(const MapArguments& arguments, const MapItems& items) {
   RunOptions options;
   options.progress = !arguments.quiet;
@@ -135,7 +141,7 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
   RunFolder folder(arguments.output_dir, fingerprint, indices, {.resume = settings.resume});
   const std::filesystem::path items_file = items.write(folder.path());
   const RunOptions options = run_options(arguments, items);
-  const JobSpec job = command_job(arguments.command, items_file);
+  const JobSpec job = map_job(arguments, settings, items, items_file);
   if (settings.async && !folder.remaining().empty())
     return submit_and_leave(arguments, settings, folder, job, indices, options, items_file);
   std::unique_ptr<Client> client;
@@ -166,7 +172,7 @@ int run_to_stdout(const MapArguments& arguments, const ParallelSettings& setting
                       "add --output_dir DIR");
   if (items.size() == 0) return 0;
   Client client(settings);
-  const JobSpec job = command_job(arguments.command, items.write(client.run_folder()));
+  const JobSpec job = map_job(arguments, settings, items, items.write(client.run_folder()));
   OrderedOutput output(arguments.json);
   const RunRequest request{.indices = range(items.size()),
                            .work = {},

@@ -65,6 +65,14 @@ Json MapItems::fingerprint() const {
   return {{"count", count_}, {"crc32c", crc}};
 }
 
+Json MapItems::to_ship() const {
+  constexpr std::size_t kMost = 4 << 20;
+  if (numbers_ || text_.size() > kMost) return nullptr;
+  Json all = Json::array();
+  for (const std::string_view item : items_) all.push_back(bytes_to_json(item));
+  return all;
+}
+
 std::filesystem::path MapItems::write(const std::filesystem::path& run_folder) const {
   if (numbers_) return {};
   auto path = parallel::item_file_path(run_folder);

@@ -25,6 +25,9 @@ class MapItems {
   bool are_numbers() const noexcept { return numbers_; }
   Json name(std::uint64_t index) const;  // as results.jsonl has it
   Json fingerprint() const;
+  // All of them, for hosts that may not see the run's folder; null when they are numbers, or more than
+  // should travel with each job.
+  Json to_ship() const;
   // Into the folder of a run; the path for the workers, empty when the items are numbers.
   std::filesystem::path write(const std::filesystem::path& run_folder) const;
 

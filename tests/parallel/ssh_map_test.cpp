@@ -17,6 +17,7 @@ namespace {
 class SshMap : public ::testing::Test {
  protected:
   void SetUp() override {
+    make_folders(folder_.path() / "bin");
     write_file_atomic(
         folder_.path() / "bin" / "ssh",
         "#!/bin/sh\nfor script; do :; done\n"
@@ -50,6 +51,17 @@ TEST_F(SshMap, LargeResultsComeOverTheWire) {
   const auto lines = split(std::string(trim(read_file(out_ / "results.jsonl"))), '\n');
   ASSERT_EQ(lines.size(), 4U);
   for (const std::string& line : lines) EXPECT_GT(line.size(), 400000U);
+}
+
+// The list of items lies in a folder that the hosts do not see.
+TEST_F(SshMap, ItemsTravelWithTheJob) {
+  write_file_atomic(folder_.path() / "items", "a'b\nc \xff\n");
+  const auto run = map((folder_.path() / "items").string(), "printf %s {}");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(read_file(out_ / "results.jsonl"),
+            "{\"index\":0,\"item\":\"a'b\",\"status\":\"ok\",\"result\":\"a'b\"}\n"
+            "{\"index\":1,\"item\":{\"base64\":\"YyD/\"},\"status\":\"ok\",\"result\":{\"base64\":"
+            "\"YyD/\"}}\n");
 }
 
 }  // namespace

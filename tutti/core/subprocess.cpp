@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -134,6 +135,19 @@ void become(const Command& command, const Prepared& prepared, const Redirects& r
   failure = errno;
 }
 
+// Where a child says why it could not start its program. Shared memory, because vfork may be a plain
+// fork in disguise (sanitizers). REQUIRES: spawn_mutex is held.
+volatile int& exec_failure() {
+  static pid_t owner = 0;
+  static void* page = nullptr;
+  if (owner != ::getpid()) {  // a forked child of ours must not share it with us
+    page = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) throw_errno("cannot map memory", errno);
+    owner = ::getpid();
+  }
+  return *static_cast<volatile int*>(page);
+}
+
 // vfork, because a worker with a model in memory would spend its time copying page tables: the child
 // borrows our memory, and we wait, until it has become the program. `exec_errno` says why it could
 // not, so that "no such program" is an error here and not an exit code later.
@@ -141,13 +155,14 @@ pid_t spawn(const Command& command, const Redirects& redirects, int& exec_errno)
   if (command.argv.empty()) throw InternalError("empty command");
   const Prepared prepared(command);
   const pid_t parent = ::getpid();
-  volatile int failure = 0;
+  const std::lock_guard lock(spawn_mutex());
+  volatile int& failure = exec_failure();
+  failure = 0;
   // Handlers must not run in the child, where they would work on our memory.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const std::lock_guard lock(spawn_mutex());
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // newer headers warn of its sharp edges
   const pid_t pid = ::vfork();  // NOLINT(clang-analyzer-security.insecureAPI.vfork)

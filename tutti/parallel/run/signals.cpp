@@ -25,11 +25,17 @@ SignalWatch::SignalWatch() {
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGINT, &action, &old_int_);
   ::sigaction(SIGTERM, &action, &old_term_);
+  // A closed terminal, or a reader of our output that leaves, is no reason to stop.
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGHUP, &action, &old_hup_);
+  ::sigaction(SIGPIPE, &action, &old_pipe_);
 }
 
 SignalWatch::~SignalWatch() {
   ::sigaction(SIGINT, &old_int_, nullptr);
   ::sigaction(SIGTERM, &old_term_, nullptr);
+  ::sigaction(SIGHUP, &old_hup_, nullptr);
+  ::sigaction(SIGPIPE, &old_pipe_, nullptr);
 }
 
 int SignalWatch::count() const noexcept { return signal_count; }

@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM, counted while an object of this kind lives; the former handlers come back
+// Ctrl-C and SIGTERM, counted (and SIGHUP and SIGPIPE ignored) while an object of this kind lives; the former handlers come back
 // with its end. One at a time per process. Internal to the room.
 #pragma once
 
@@ -18,6 +18,8 @@ class SignalWatch {
  private:
   struct sigaction old_int_ {};
   struct sigaction old_term_ {};
+  struct sigaction old_hup_ {};
+  struct sigaction old_pipe_ {};
 };
 
 }  // namespace tutti::parallel

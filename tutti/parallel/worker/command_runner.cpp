@@ -23,10 +23,17 @@ class ItemCommandProvider : public EnvironmentProvider {
   void build_env(Env& env) const override {
     const std::string file = params().value("items_file", "");
     if (!file.empty()) env.put("items", std::make_shared<ItemFile>(file));
+    const bool shipped = params().contains("items");
+    if (shipped) {
+      auto items = std::make_shared<std::vector<std::string>>();
+      for (const Json& item : params()["items"]) items->push_back(bytes_from_json(item));
+      env.put("shipped", items);
+    }
     env.put("children", std::make_shared<std::vector<pid_t>>(adopt_orphans()));  // of plugins
     std::vector<std::string> words;
     for (const Json& word : params().at("command")) words.push_back(bytes_from_json(word));
-    env.put("command", std::make_shared<CommandTemplate>(std::move(words), file.empty()));
+    env.put("command",
+            std::make_shared<CommandTemplate>(std::move(words), file.empty() && !shipped));
   }
 };
 
@@ -35,8 +42,11 @@ class ItemCommandRunner : public BaseRunner {
   using BaseRunner::BaseRunner;
   Json forward(std::uint64_t index, const Env& env) const override {
     const std::string number = std::to_string(index);
-    Command command = env.get<CommandTemplate>("command").for_item(
-        env.has("items") ? env.get<ItemFile>("items")[index] : number, index);
+    const std::string_view item = env.has("items") ? env.get<ItemFile>("items")[index]
+                                  : env.has("shipped")
+                                      ? env.get<std::vector<std::string>>("shipped").at(index)
+                                      : std::string_view(number);
+    Command command = env.get<CommandTemplate>("command").for_item(item, index);
     command.capture_limit = std::size_t{2} << 30;
     command.own_group = false;  // so that the worker's end, however it comes, is its end too
     CommandResult result = run_command(command);
@@ -57,12 +67,15 @@ class ItemCommandRunner : public BaseRunner {
 }  // namespace
 
 JobSpec command_job(const std::vector<std::string>& command,
-                    const std::filesystem::path& items_file) {
+                    const std::filesystem::path& items_file, const Json& items) {
   JobSpec job;
   job.provider = kProvider;
   job.runner = kRunner;
   for (const std::string& word : command) job.params["command"].push_back(bytes_to_json(word));
-  job.params["items_file"] = items_file.string();
+  if (items.is_array())
+    job.params["items"] = items;
+  else
+    job.params["items_file"] = items_file.string();
   return job;
 }
 

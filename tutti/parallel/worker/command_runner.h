@@ -19,10 +19,11 @@ class CommandTerminated : public TaskError {
 };
 
 // The job that runs `command` (command_template.h) on each line of `items_file` (item_file.h), which
-// the workers must be able to read; empty: item i is the number i. Its results are the commands'
-// outputs without one last newline, as bytes_to_json has them.
+// the workers must be able to read, or on the values in `items`, which travel with the job; neither:
+// item i is the number i. Its results are the commands' outputs without one last newline, as
+// bytes_to_json has them.
 JobSpec command_job(const std::vector<std::string>& command,
-                    const std::filesystem::path& items_file);
+                    const std::filesystem::path& items_file, const Json& items = nullptr);
 
 // Makes the command provider and runner known to this program's workers. Idempotent.
 void register_command_runner();
