@@ -52,6 +52,7 @@ TEST(BackendThread, ACommandThatHangsNeitherBlocksTheCallerNorTheWayOut) {
 
 TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
   TempFolder folder;
+  make_folders(folder.path() / ".tutti");
   JobRecord{"slurm", "0badc0de", {"17"}}.write(folder.path());
   std::vector<std::string> log;
   Mailbox mailbox;

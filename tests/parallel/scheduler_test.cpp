@@ -70,6 +70,7 @@ exit 0
 class Scheduler : public ::testing::Test {
  protected:
   Scheduler() {
+    make_folders(folder_.path() / "bin");
     script("sbatch", kSbatch);
     script("squeue", kSqueue);
     script("scancel", kScancel);

@@ -212,6 +212,7 @@ TYPED_TEST(Faults, FourDriversOfBothKindsAtOnce) {
 TYPED_TEST(Faults, QueriesThatHangCostNothingButNewWorkers) {
   if (this->query_commands().empty()) GTEST_SKIP() << "there is no command to hang";
   const auto shims = this->folder_.path() / "shims";
+  make_folders(shims);
   const std::string path = std::getenv("PATH");
   for (const std::string& name : this->query_commands())
     write_file_atomic(shims / name,

@@ -139,6 +139,9 @@ void Pool::bring_up(SteadyTime now) {
   if (now < not_before_) return;
   const int missing = wanted_ - num_live() - asked_;
   if (missing <= 0) return;
+  // What became of a failed start is being looked at: first that, then the next.
+  for (const auto& [id, worker] : workers_)
+    if (worker.phase == Phase::kDying && worker.failed_start) return;
   // Nobody works and enough starts have failed: those under way decide.
   if (num_ready() == 0 && ledger_.failures_in_a_row() >= failure_limit()) return;
   std::vector<std::string> avoid = ledger_.bad_nodes();
