@@ -179,7 +179,10 @@ void restore_position(Run& run, const Json& t) {
 // Resuming with other numbers is allowed; what it means for the training must be said.
 void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
   const int world = run.in.control.world_size();
-  const int accumulate = run.settings.accumulate_grad_batches;
+  const auto& by_epoch = run.settings.accumulation;
+  const auto after = by_epoch.upper_bound(run.epoch);
+  const int accumulate =
+      after == by_epoch.begin() ? run.settings.accumulate_grad_batches : std::prev(after)->second;
   if (old_world != world)
     log::info(
         "{} rank{} instead of {}: what is left of epoch {} is dealt out anew, each utterance "

@@ -143,8 +143,8 @@ class Adam final : public Optimizer {
     std::optional<at::Tensor> scale;
     if (device_factor.defined())
       scale = (1.0 / gradient_factor) / device_factor.to(at::kFloat);
-    else if (gradient_factor != 1)
-      at::_foreach_mul_(gradients, gradient_factor);
+    else if (gradient_factor != 1)  // no pass of its own over the gradients
+      scale = at::full({}, 1.0 / gradient_factor, gradients[0].options().dtype(at::kFloat));
     const auto& o = options_;
     if (o.kind == OptimizerKind::kAdamW)
       at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
