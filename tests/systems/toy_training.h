@@ -118,7 +118,7 @@ class Seen(nn.Module):
         for _ in range(self.train_work if self.training else self.valid_work):
             b = torch.tanh(b @ self.busy)
         n = speech_lengths.to(torch.float32)
-        y = self.w((n / 10000).unsqueeze(1))
+        y = self.w((n / 10000).unsqueeze(1).to(self.w.weight.dtype)).to(torch.float32)
         k = (n - 1600) / 16
         loss = nn.functional.cross_entropy(y, torch.zeros(n.size(0), dtype=torch.int64))
         stats = {"seen": torch.ones_like(n).sum(), "seen_id": k.sum(), "seen_sq": (k * k).sum()}
