@@ -207,7 +207,7 @@ TEST(Resume, WithAnotherWorldSize) {
   EXPECT_THAT(ranks.log(0),
               HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
   EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
-  EXPECT_THAT(ranks.log(0), testing::ContainsRegex("items/s, data wait [0-9]+ %, eta "));
+  EXPECT_THAT(ranks.log(0), testing::ContainsRegex("items/s, .*eta "));
 }
 
 TEST(Resume, WithAnotherNumberTwiceInOneEpochSeesEachBatchOnce) {
@@ -274,7 +274,12 @@ TEST(Preemption, SigtermOnOneRankInAValidationIsMadeUpForAfterTheResume) {
   for (const char* strategy : {"strategy=ddp", "strategy=fsdp"}) {
     TempFolder folder;
     const Words common = {"epochs=2", "steps=-1", "batches=20", "checkpoints=1", strategy};
-    train(folder.path() / "whole", 2, common);
+    const auto run = [&](const fs::path& where) {
+      make_folders(where);
+      Ranks ranks = start(where, 2, common);
+      expect_all_ok(ranks);
+    };
+    run(folder.path() / "whole");
     const fs::path dir = folder.path() / "stopped";
     make_folders(dir);
     Words words = common;
@@ -283,7 +288,7 @@ TEST(Preemption, SigtermOnOneRankInAValidationIsMadeUpForAfterTheResume) {
     Ranks stopped = start(dir, 2, words);
     for (const ExitStatus& status : stopped.wait())
       EXPECT_EQ(status.exit_code, 85) << stopped.log(0);
-    train(dir, 2, common);
+    run(dir);
     EXPECT_EQ(read_file(folder.path() / "whole/checkpoints/best.json"),
               read_file(dir / "checkpoints/best.json"));
   }
