@@ -138,7 +138,7 @@ def forward(self, speech, speech_lengths, text, text_lengths):
 )");
   const auto result = recipe.train();
   EXPECT_EQ(result.exit_code, 3) << result.describe();
-  EXPECT_THAT(result.err, HasSubstr("return (speech @ self.weight).mean()"));
+  EXPECT_THAT(result.err, HasSubstr("<--- HERE"));
   EXPECT_THAT(result.err, HasSubstr("the model's own code"));
   EXPECT_THAT(result.err, HasSubstr("utt"));
   EXPECT_THAT(result.err, Not(HasSubstr("bug")));
@@ -152,7 +152,7 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   const auto result =
       recipe.train({"++trainer.detect_anomaly=true", "++trainer.num_sanity_val_steps=0"});
   EXPECT_EQ(result.exit_code, 3) << result.describe();
-  EXPECT_THAT(result.err, HasSubstr("Backward0' returned nan values"));
+  EXPECT_THAT(result.err, HasSubstr("returned nan values"));
 }
 
 // 160 samples a frame: lengths are those of the frames.
