@@ -39,6 +39,9 @@ if(TUTTI_LLD)
   target_link_options(tutti_flags INTERFACE $<BUILD_INTERFACE:-fuse-ld=lld>)
 endif()
 
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag(-munroll-only-small-loops TUTTI_HAS_UNROLL_SMALL)  # g++ 13 and later
+
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -129,6 +132,9 @@ function(tutti_add_tests name)
   target_compile_definitions(${name} PRIVATE TUTTI_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
                                              TUTTI_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # tests wait for compilers, not for themselves
+  if(TUTTI_HAS_UNROLL_SMALL)  # -O1 would change it, and the precompiled header would not fit
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-munroll-only-small-loops>)
+  endif()
   if(T_TORCH)
     tutti_use_torch(${name} PRIVATE)
   elseif(TUTTI_PCH)

@@ -11,3 +11,9 @@ step(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/consumer-build -G Ninja -DCMAKE_PR
 step(${CMAKE_COMMAND} --build ${WORK}/consumer-build)
 step(${WORK}/consumer-build/consumer)
 step(${WORK}/prefix/bin/tutti --help)
+# Manual pages and completions come with the programs.
+foreach(file share/man/man1/tutti-map.1 share/bash-completion/completions/tutti share/tutti/recipes/digits/README.md)
+  if(NOT EXISTS ${WORK}/prefix/${file})
+    message(FATAL_ERROR "not installed: ${file}")
+  endif()
+endforeach()

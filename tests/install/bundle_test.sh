@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# usage: bundle_test.sh SOURCE BUILD WORK
+set -euo pipefail
+source=$1 build=$2 work=$3
+rm -rf "$work/plain" "$work/bundle" "$work/moved"
+mkdir -p "$work/plain/bin" "$work/plain/share"
+cp "$build/bin/tutti" "$work/plain/bin/"
+"$source/packaging/bundle.sh" "$work/plain" "$work/bundle"
+mv "$work/bundle" "$work/moved"
+said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" map --quiet -j 2 ::: a 'b c' -- echo {})
+[[ $said == $'a\nb c' ]] || { echo "the bundle's workers said: $said"; exit 1; }
+# Its workers run with the bundle's libraries, not with the system's.
+said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" map --quiet -j 1 ::: x -- 'tr "\\0" " " </proc/$PPID/cmdline')
+[[ $said == *"$work/moved/lib/ld-linux-x86-64.so.2 --library-path $work/moved/lib"* ]] || { echo "a worker is $said"; exit 1; }
