@@ -1,5 +1,6 @@
 // A recipe's own library as a user would write it: a corpus, a stage after measure, a model, and a
 // provider and runner for `infer`. plugin_test.cpp loads it into the built program.
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "tutti/config/plugin.h"
@@ -23,7 +24,7 @@ class Silence final : public systems::DatasetBuilder {
     std::string lines;
     for (int i = 0; i < count; ++i)
       lines +=
-          Json{{"id", "s" + std::to_string(i)}, {"audio", "none.wav"}, {"text", "silence"}}.dump() +
+          Json{{"id", fmt::format("s{}", i)}, {"audio", "none.wav"}, {"text", "silence"}}.dump() +
           "\n";
     write_file_atomic(context.data_dir / "train.jsonl", lines);
   }

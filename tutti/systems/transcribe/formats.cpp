@@ -39,7 +39,7 @@ std::string clock_time(double seconds, char point) {
 // "-->" ends a time line for every reader.
 std::string cue_text(std::string text) {
   for (std::size_t at = text.find("-->"); at != std::string::npos; at = text.find("-->", at))
-    text.replace(at, 3, "->");
+    text.erase(at, 1);
   return std::string(trim(text));
 }
 
