@@ -183,9 +183,13 @@ class Adapted : public Published {
 
   // One step from what `keys` says.
   CommandResult train(const std::string& keys, const std::string& task = "asr.ASRTask") const {
-    std::string pack = read_file(here() / "pack/config.yaml");
-    std::string model = pack.substr(pack.find("model:"));
-    if (const auto end = model.find("\ntask:"); end != std::string::npos) model.resize(end);
+    // The model block of the pack, by lines: up to the next key at top level.
+    std::string model;
+    bool inside = false;
+    for (const auto& line : split(read_file(here() / "pack/config.yaml"), '\n')) {
+      if (!line.empty() && line[0] != ' ') inside = line == "model:";
+      if (inside) model += line + "\n";
+    }
     for (const char* file : {"tokens.txt", "feats_stats.npz"}) {
       const auto at = model.find(file);
       model.insert(at, (here() / "pack/").string());
