@@ -1,4 +1,5 @@
 #include "tutti/data/pack.h"
+#include "tutti/core/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,7 +69,7 @@ TEST_F(Pack, BadUtterancesStopByNameOrAreSkippedWithAReport) {
 
 TEST_F(Pack, RunsCommandsOnlyWhenAllowed) {
   write_file_atomic(folder_.path() / "wav.scp",
-                    "p cat " + (folder_.path() / "a.wav").string() + " |\n");
+                    "p cat " + shell_quote((folder_.path() / "a.wav").string()) + " |\n");
   const Manifest list = read_kaldi_manifest({.wav_scp = folder_.path() / "wav.scp"});
   EXPECT_THROW(open_manifest(read_kaldi_manifest({.wav_scp = folder_.path() / "wav.scp"}))->read(0),
                DataError);

@@ -89,8 +89,7 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   schedule_options.max_retries = options.max_retries.value_or(settings.max_retries);
   schedule_options.batch_size = spec.batch_size;
   schedule_options.speculate = options.speculate;
-  schedule_options.first_guess_seconds =
-      engine_->item_seconds(job_key(spec));
+  schedule_options.first_guess_seconds = engine_->item_seconds(job_key(spec));
   auto run = std::make_shared<RunState>(
       spec, Schedule(std::move(work), request.indices.bound(), schedule_options),
       options.max_buffered_bytes);

@@ -108,8 +108,8 @@ struct RunReport {
   std::uint64_t refused_peers = 0;  // failed handshakes since the client was made
   double seconds = 0;
   double first_result_s = 0;
-  double utilisation = 0;  // busy time over the workers' time up
-  std::string waiting;     // "2 jobs wait: REASON", in the scheduler's words; empty: none does
+  double utilisation = 0;     // busy time over the workers' time up
+  std::string waiting;        // "2 jobs wait: REASON", in the scheduler's words; empty: none does
   std::string failed_starts;  // "3 starts of workers failed: node7 2 of 2"; empty: none
   std::vector<WorkerReport> workers;
 };

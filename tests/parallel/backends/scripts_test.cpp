@@ -192,7 +192,7 @@ class ScriptBody : public ::testing::Test {
     launch.command = {"/bin/sh", "-c",
                       "echo \"id $2 threads $TUTTI_WORKER_THREADS gpus $CUDA_VISIBLE_DEVICES drain "
                       "$TUTTI_WORKER_DRAIN_AT\" >> " +
-                          (folder_.path() / "said").string(),
+                          shell_quote((folder_.path() / "said").string()),
                       "worker"};
     Submission submission = example(num_jobs);
     const auto options = options_from(SchedulerKind::kSlurm, yaml);
@@ -254,8 +254,9 @@ TEST_F(ScriptBody, PassesSignalsOnAndWaits) {
   WorkerLaunch launch;
   launch.run_folder = folder_.path() / "run";
   launch.command = {"/bin/bash", "-c",
-                    "trap 'touch " + marker.string() + "; exit 85' TERM; touch " +
-                        (folder_.path() / "up").string() + "; while :; do sleep 0.05; done",
+                    "trap 'touch \"" + marker.string() + "\"; exit 85' TERM; touch " +
+                        shell_quote((folder_.path() / "up").string()) +
+                        "; while :; do sleep 0.05; done",
                     "worker"};
   const auto text = make_slurm()->text(
       options_from(SchedulerKind::kSlurm, "{cores: 1, memory: 1GB}"), launch, example());

@@ -90,7 +90,8 @@ Schema<ModelCheckpointSettings> model_checkpoint_schema() {
   s.field("every_n_train_steps", &S::every_n_train_steps, "save every so many updates",
           {.min = 1, .unit = "updates"});
   s.field("every_n_epochs", &S::every_n_epochs,
-          "look at every so many epochs only; the newest is there always", {.min = 1, .unit = "epochs"});
+          "look at every so many epochs only; the newest is there always",
+          {.min = 1, .unit = "epochs"});
   s.field("train_time_interval", &S::train_time_interval, "save every so often");
   s.refused("filename", {}, "remove it: files are named epochE_stepS_METRIC");
   s.refused("save_last", {"true", "True", "false", "False", "link"},

@@ -12,7 +12,7 @@ const Rule kNeededSteps = {.min = 1, .unit = "updates", .required = true};
 
 // torch's keys that change no number.
 template <class T>
-void ignore_torch_switches(Schema<T>& s) {
+void ignore_schedule_switches(Schema<T>& s) {
   s.refused("verbose", {"false", "False", "true", "True", "deprecated"},
             "remove it: learning rates are logged always");
   s.refused("last_epoch", {"-1"}, "remove it: a resumed run knows where it is");
@@ -118,7 +118,7 @@ Schema<StepLrSettings> step_lr_schema() {
   Schema<StepLrSettings> s("step_lr", "Multiplied by gamma every step_size updates.");
   s.field("step_size", &StepLrSettings::step_size, "updates between two reductions", kNeededSteps);
   s.field("gamma", &StepLrSettings::gamma, "what lr is multiplied by", {.min = 0});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -127,7 +127,7 @@ Schema<MultiStepLrSettings> multi_step_lr_schema() {
   s.field("milestones", &MultiStepLrSettings::milestones, "update numbers",
           {.min = 0, .required = true});
   s.field("gamma", &MultiStepLrSettings::gamma, "what lr is multiplied by", {.min = 0});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -135,7 +135,7 @@ Schema<ExponentialLrSettings> exponential_lr_schema() {
   Schema<ExponentialLrSettings> s("exponential_lr", "Multiplied by gamma in every update.");
   s.field("gamma", &ExponentialLrSettings::gamma, "what lr is multiplied by",
           {.min = 0, .required = true});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -145,7 +145,7 @@ Schema<CosineAnnealingLrSettings> cosine_annealing_lr_schema() {
               "Half a cosine from lr to eta_min in T_max updates, and back.");
   s.field("T_max", &S::T_max, "updates to eta_min", kNeededSteps);
   s.field("eta_min", &S::eta_min, "lowest learning rate", {.min = 0});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -155,7 +155,7 @@ Schema<CosineRestartsLrSettings> cosine_restarts_lr_schema() {
   s.field("T_0", &S::T_0, "updates of the first cosine", kNeededSteps);
   s.field("T_mult", &S::T_mult, "how much longer each is than the one before", {.min = 1});
   s.field("eta_min", &S::eta_min, "lowest learning rate", {.min = 0});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -183,7 +183,7 @@ Schema<OneCycleLrSettings> one_cycle_lr_schema() {
     else if (o.pct_start * total <= 1 && !(o.pct_start == 0))
       problems.add(node["pct_start"], "the way up is shorter than an update");
   });
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -193,7 +193,7 @@ Schema<LinearLrSettings> linear_lr_schema() {
   s.field("start_factor", &S::start_factor, "of lr, at the beginning", {.min = 0});
   s.field("end_factor", &S::end_factor, "of lr, at the end", {.min = 0});
   s.field("total_iters", &S::total_iters, "updates in between", kSteps);
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -202,7 +202,7 @@ Schema<ConstantLrSettings> constant_lr_schema() {
   s.field("factor", &ConstantLrSettings::factor, "of lr", {.min = 0});
   s.field("total_iters", &ConstantLrSettings::total_iters, "updates with it",
           {.min = 0, .unit = "updates"});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -210,7 +210,7 @@ Schema<PolynomialLrSettings> polynomial_lr_schema() {
   Schema<PolynomialLrSettings> s("polynomial_lr", "lr x (1 - update / total_iters)^power.");
   s.field("total_iters", &PolynomialLrSettings::total_iters, "updates until 0", kSteps);
   s.field("power", &PolynomialLrSettings::power, "1: a straight line", {.min = 0});
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 
@@ -241,7 +241,7 @@ Schema<SequentialLrSettings> sequential_lr_schema() {
         known.check("scheduler", scheduler, problems);
     }
   });
-  ignore_torch_switches(s);
+  ignore_schedule_switches(s);
   return s;
 }
 

@@ -275,8 +275,7 @@ void Pool::start_failed(StartLedger::Failure failure) {
   const bool was_set_aside = set_aside_.contains(failure.node);  // not every scheduler listens
   ledger_.failed(std::move(failure));
   const auto step = options_.local ? milliseconds(50) : milliseconds(1000);
-  const int failures =
-      was_set_aside ? ledger_.failures_in_a_row() : ledger_.unexplained_failures();
+  const int failures = was_set_aside ? ledger_.failures_in_a_row() : ledger_.unexplained_failures();
   if (failures > 0) not_before_ = steady_clock::now() + step * (1 << std::min(failures - 1, 6));
 }
 

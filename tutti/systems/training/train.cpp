@@ -89,11 +89,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
       rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
   if (device == "cpu") use_all_cores(rank);
   // Without loggers: their files belong to nobody yet.
-  const trainer::TrainingPlan outline =
-      trainer::plan_training(context.training, {.exp_dir = exp_dir,
-                                               .device = device,
-                                               .rank = -1,
-                                               .catalogue = context.catalogue.get()});
+  const trainer::TrainingPlan outline = trainer::plan_training(
+      context.training,
+      {.exp_dir = exp_dir, .device = device, .rank = -1, .catalogue = context.catalogue.get()});
   const int requeue_signal =
       outline.trainer.requeue_signal ? trainer::signal_number(*outline.trainer.requeue_signal) : 0;
   std::unique_ptr<Experiment> experiment;
@@ -126,11 +124,11 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   on_rank_zero(*world.control, [&] {
     if (experiment) experiment->clear_way();
   });
-  trainer::TrainingPlan plan = trainer::plan_training(
-      context.training, {.exp_dir = exp_dir,
-                         .device = device,
-                         .rank = rank.rank,
-                         .catalogue = context.catalogue.get()});
+  trainer::TrainingPlan plan =
+      trainer::plan_training(context.training, {.exp_dir = exp_dir,
+                                                .device = device,
+                                                .rank = rank.rank,
+                                                .catalogue = context.catalogue.get()});
   if (plan.loop.resume == "never") plan.loop.resume = "auto";  // an earlier run was moved away
   const auto strategy = plan.make_strategy(world);
   trainer::FitInputs inputs{.model = *model,
@@ -144,9 +142,10 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
                             .callbacks = plan.callback_pointers(),
                             .loggers = plan.logger_pointers(),
                             .signals = &signals,
-                            .begins = [&] {
-                              if (experiment) experiment->note_config();
-                            },
+                            .begins =
+                                [&] {
+                                  if (experiment) experiment->note_config();
+                                },
                             .users_model = is_users_model(context.training)};
   const trainer::FitResult result = trainer::fit(inputs);
   world.control->finish();
