@@ -238,9 +238,7 @@ TEST_F(Agreement, OnInference) {
     overrides.push_back("inference_dir=${exp_dir}/inference" + std::to_string(++number));
     expect_same({"config", "check", file}, {"infer", file}, overrides, is_fine);
   };
-  const std::vector<std::string> refused = {"++model.lm_weight=0.3",
-                                            "++model.lm_file=lm.pth",
-                                            "++model.ngram_weight=0.1",
+  const std::vector<std::string> refused = {"++model.lm_file=lm.pth",
                                             "++model.streaming=true",
                                             "++model.time_sync=true",
                                             "++model.transducer_conf={search_type: alsd}",
