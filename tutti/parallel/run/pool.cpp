@@ -156,12 +156,12 @@ void Pool::bring_up(SteadyTime now) {
 void Pool::on_submitted(int asked, const Submitted& answer) {
   asked_ -= asked;
   for (const JobStatus& job : answer.jobs) take_in(job);
-  const auto now = steady_clock::now();
   if (!answer.error) {
     unanswered_submissions_ = 0;
     unanswered_since_.reset();
     return;
   }
+  const auto now = steady_clock::now();
   std::string words;
   try {
     std::rethrow_exception(answer.error);
