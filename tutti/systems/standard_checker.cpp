@@ -156,10 +156,11 @@ void check_inference(const Node& root, Problems& problems) {
   const config::Component* found = recognisers.find("inference model", model["_target_"].raw());
   if (found == nullptr) return;
   const std::string prefix = found->name == "asr" ? "asr" : "s2t";
-  for (const char* part : {"_train_config", "_model_file"})
-    if (model[prefix + part].is_null() && model["model_tag"].is_null())
-      problems.add(model, fmt::format("key '{}{}' is missing", prefix, part),
-                   "name the config.yaml and the weights of a trained model");
+  // The config lies beside the weights unless it is named.
+  const std::string weights = prefix + "_model_file";
+  if (model[weights].is_null() && model["model_tag"].is_null())
+    problems.add(model, fmt::format("key '{}' is missing", weights),
+                 "name the weights of a trained model");
 }
 
 void check_training(const Node& root, Problems& problems) {
