@@ -1,13 +1,18 @@
 # Completion for bash. It asks the programs themselves (`tutti --help`, `tutti COMMAND --help`), so it knows what they know.
 _tutti() {
-  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]:-}
-  local words
+  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]:-} words='' i
+  for ((i = 2; i < COMP_CWORD; ++i)); do
+    [[ ${COMP_WORDS[i]} == -- ]] && { compopt -o default; return; }  # behind it stands another program's command
+  done
   if ((COMP_CWORD == 1)); then
     words=$(tutti --help 2>/dev/null | sed -nE 's/^  ([a-z_]+) +.*/\1/p')
   elif [[ $word == -* ]]; then
-    words=$(tutti "$command" --help 2>/dev/null | grep -oE -- '--[a-z][a-z_-]*' | sort -u)
+    [[ ${COMP_WORDS[2]} =~ ^[a-z_]+$ && $command =~ ^(config|parallel|model|checkpoint)$ ]] && command+=" ${COMP_WORDS[2]}"
+    words=$(tutti $command --help 2>/dev/null | grep -oE -- '--[a-z][a-z_-]*' | sort -u)
+  elif ((COMP_CWORD == 2)); then
+    words=$(tutti "$command" --help 2>/dev/null | sed -n '/^Subcommands:/,$ s/^  \([a-z_]*\) .*/\1/p')
   fi
-  COMPREPLY=($(compgen -W "${words:-}" -- "$word"))
-  ((${#COMPREPLY[@]})) || COMPREPLY=($(compgen -f -- "$word"))
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")
 }
 complete -o filenames -F _tutti tutti

@@ -1,6 +1,8 @@
 // Overrides with several files, named parallel blocks, and `config show` as the programs see it.
 #include <gmock/gmock.h>
+
 #include <gtest/gtest.h>
+#include <cstdlib>
 
 #include <filesystem>
 
@@ -128,6 +130,8 @@ TEST(ParallelName, ReachesTheScriptOfTheCommandLine) {
 }
 
 TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "",
+           1);  // a machine with fewer GPUs than workers would be told so
   int count = 0;
   for (const auto& entry :
        fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "recipes")) {

@@ -86,7 +86,9 @@ FolderLock::FolderLock(const fs::path& folder, double patience_s)
     const fs::path aside = fmt::format("{}.stale.{}", path_.string(), nonce_);
     if (::rename(path_.c_str(), aside.c_str()) != 0) continue;
     const Json moved = read_lock(aside);
-    if (moved != lock) ::link(aside.c_str(), path_.c_str());  // somebody newer: give it back
+    // Somebody newer: give it back, unless a third has the place already.
+    if (moved != lock && ::link(aside.c_str(), path_.c_str()) != 0 && errno != EEXIST)
+      throw_errno("cannot give back the lock of " + folder.string(), errno);
     ::unlink(aside.c_str());
   }
   throw IoError("cannot lock " + folder.string(), "is another driver starting in it all the time?");
