@@ -10,7 +10,7 @@ _tutti() {
     [[ ${COMP_WORDS[2]} =~ ^[a-z_]+$ && $command =~ ^(config|parallel|model|checkpoint)$ ]] && command+=" ${COMP_WORDS[2]}"
     words=$(tutti $command --help 2>/dev/null | grep -oE -- '--[a-z][a-z_-]*' | sort -u)
   elif ((COMP_CWORD == 2)); then
-    words=$(tutti "$command" --help 2>/dev/null | sed -n '/^Subcommands:/,$ s/^  \([a-z_]*\) .*/\1/p')
+    words=$(tutti "$command" --help 2>/dev/null | sed -n '/^Subcommands:/,/^$/ s/^  \([a-z_]*\) .*/\1/p')
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")
