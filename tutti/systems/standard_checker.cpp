@@ -139,11 +139,13 @@ void check_entries(const Node& root, Problems& problems) {
       if (!entry.is_map()) continue;  // the dataset's own schema has complained
       const std::string source = data::implied_source(entry);
       if (sources.has(source)) sources.check(config::with_key(entry, "data_src", source), problems);
-      if (!entry["transform"].is_null() && root["plugins"].size() == 0)
-        problems.add(entry["transform"],
-                     "got " + entry["transform"].describe_value() +
-                         ", expected a transform that a plugin added (there is none)",
-                     "remove it, or name the plugin that has it in plugins:");
+      const Node transform = entry["transform"];
+      if (transform.is_null() || root["plugins"].size() != 0) continue;
+      const Node name = transform["_target_"].is_scalar() ? transform["_target_"] : transform;
+      problems.add(name,
+                   "got " + name.describe_value() +
+                       ", expected a transform that a plugin added (there is none)",
+                   "remove it, or name the plugin that has it in plugins:");
     }
 }
 
