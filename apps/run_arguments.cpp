@@ -28,18 +28,25 @@ void add_run_options(CLI::App& app, const std::string& name, RunArguments& out) 
                    "was trained with");
   app.add_flag("--quiet", out.quiet, "warnings and errors only");
   if (name == "infer") {
-    app.add_option("--model", out.transcribe.model,
-                   "a packed model: decode the audio files, folders, or - (stdin) that follow");
+    auto* model =
+        app.add_option("--model", out.transcribe.model,
+                       "a packed model: decode the audio files, folders, or - (stdin) that follow");
     app.add_option("--device", out.transcribe.device, "with --model: auto, cpu, cuda or cuda:N");
     auto* json = app.add_flag("--json", out.as_json, "with --model: a JSON object per file");
-    auto* srt = app.add_flag("--srt", out.as_srt, "with --model: SubRip subtitles")->excludes(json);
-    auto* vtt = app.add_flag("--vtt", out.as_vtt, "with --model: WebVTT subtitles")
+    auto* srt = app.add_flag("--srt", out.as_srt,
+                             "with --model: SubRip subtitles; of several files into --output_dir")
+                    ->excludes(json);
+    auto* vtt = app.add_flag("--vtt", out.as_vtt,
+                             "with --model: WebVTT subtitles; of several files into --output_dir")
                     ->excludes(json)
                     ->excludes(srt);
     app.add_flag("--ctm", out.as_ctm, "with --model: NIST CTM, a line per word")
         ->excludes(json)
         ->excludes(srt)
         ->excludes(vtt);
+    app.add_option("--output_dir", out.transcribe.output_dir,
+                   "with --srt or --vtt: write NAME.srt or NAME.vtt of each audio file there")
+        ->needs(model);
   }
   app.add_option("overrides", out.request.overrides, "key=value, or audio files with --model");
 }

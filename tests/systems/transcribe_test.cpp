@@ -1,5 +1,6 @@
 // `tutti infer --model PACK`: files, folders and lists in, text, JSON and subtitles out; bad audio is
 // named in every stage, and long recordings take bounded memory.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -95,8 +96,8 @@ TEST_F(Transcribe, WritesSubtitlesAndCtmAndReadsLists) {
   ASSERT_TRUE(piped.ok()) << piped.describe();
   EXPECT_EQ(parse_json(piped.out, "stdout")["file"], "-");
 
-  const std::vector<std::string> ask = {"infer",           "--model", pack(), "minlenratio=0.2",
-                                        "maxlenratio=0.3", a,         b};
+  std::vector<std::string> ask = {"infer",           "--model",         pack(),
+                                  "minlenratio=0.2", "maxlenratio=0.3", b};
   const auto as = [&](const char* format) {
     auto words = ask;
     words.emplace_back(format);
@@ -106,12 +107,54 @@ TEST_F(Transcribe, WritesSubtitlesAndCtmAndReadsLists) {
   };
   EXPECT_THAT(as("--srt"), testing::ContainsRegex("1\n00:00:0[0-9],[0-9]+ --> 00:00:0[0-9],"));
   EXPECT_THAT(as("--vtt"), testing::StartsWith("WEBVTT\n\n00:00:0"));
+  ask.push_back(a);
   for (const auto& line : split(trim(as("--ctm")), '\n')) {
     const auto fields = split_words(line);
     ASSERT_EQ(fields.size(), 6U) << line;
     EXPECT_TRUE(fields[0] == "a" || fields[0] == "b");
     EXPECT_LE(std::stod(fields[2]) + std::stod(fields[3]), 2.1);
   }
+}
+
+TEST_F(Transcribe, SubtitlesOfSeveralFilesAreFilesOfTheirOwn) {
+  audio("a.wav", tone(1));
+  audio("b.wav", tone(2));
+  write("audio/bad.wav", "this is no audio\n");
+  const std::string folder = (path_ / "audio").string(), out = (path_ / "subtitles").string();
+  const std::vector<std::string> ask = {"infer",           "--model",         pack(),
+                                        "minlenratio=0.2", "maxlenratio=0.3", folder};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ask.begin(), ask.end());
+    return run(more);
+  };
+  for (const char* format : {"--srt", "--vtt"}) {
+    const CommandResult refused = with({format});
+    EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+    EXPECT_EQ(refused.out, "");
+    EXPECT_THAT(refused.err, HasSubstr("--output_dir"));
+  }
+  fs::create_directories(path_ / "subtitles");
+  write("subtitles/bad.srt", "of an earlier run\n");
+  const CommandResult srt = with({"--srt", "--output_dir", out});
+  EXPECT_EQ(srt.exit_code, 7) << srt.describe();
+  EXPECT_EQ(srt.out, fmt::format("{0}/a.wav {1}/a.srt\n{0}/b.wav {1}/b.srt\n", folder, out));
+  EXPECT_THAT(srt.err, HasSubstr("bad.wav: "));
+  for (const char* name : {"subtitles/a.srt", "subtitles/b.srt"})
+    EXPECT_THAT(read(name), testing::StartsWith("1\n00:00:0")) << name;
+  EXPECT_FALSE(fs::exists(path_ / "subtitles/bad.srt"));
+  EXPECT_EQ(with({"--vtt", "--output_dir", out}).exit_code, 7);
+  for (const char* name : {"subtitles/a.vtt", "subtitles/b.vtt"})
+    EXPECT_THAT(read(name), testing::StartsWith("WEBVTT\n\n00:00:0")) << name;
+
+  fs::create_directories(path_ / "audio/more");
+  fs::copy_file(path_ / "audio/a.wav", path_ / "audio/more/a.wav");
+  const CommandResult clash = with({"--srt", "--output_dir", out + "_2"});
+  EXPECT_EQ(clash.exit_code, 2) << clash.describe();
+  EXPECT_THAT(clash.err, HasSubstr("more/a.wav would both be written to"));
+  EXPECT_FALSE(fs::exists(out + "_2"));
+  const CommandResult text = with({"--output_dir", out});
+  EXPECT_EQ(text.exit_code, 2) << text.describe();
+  EXPECT_THAT(text.err, HasSubstr("add --srt or --vtt"));
 }
 
 TEST_F(Transcribe, TimesNBestAndEspnetsFilesReachTheResults) {

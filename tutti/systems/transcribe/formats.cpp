@@ -99,16 +99,16 @@ std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds)
   return cues;
 }
 
-std::string to_srt(const std::vector<Cue>& cues, std::size_t first) {
+std::string to_srt(const std::vector<Cue>& cues) {
   std::string out;
   for (std::size_t i = 0; i < cues.size(); ++i)
-    out += fmt::format("{}\n{} --> {}\n{}\n\n", first + i, clock_time(cues[i].begin, ','),
+    out += fmt::format("{}\n{} --> {}\n{}\n\n", i + 1, clock_time(cues[i].begin, ','),
                        clock_time(cues[i].end, ','), cue_text(cues[i].text));
   return out;
 }
 
 std::string to_vtt(const std::vector<Cue>& cues) {
-  std::string out;
+  std::string out = "WEBVTT\n\n";
   for (const Cue& cue : cues)
     out += fmt::format("{} --> {}\n{}\n\n", clock_time(cue.begin, '.'), clock_time(cue.end, '.'),
                        cue_text(cue.text));

@@ -29,9 +29,8 @@ struct Cue {
 // Subtitles: words in lines of at most 7 s and 84 characters; without times one cue per piece.
 std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds);
 
-// `first` is the number of the first cue.
-std::string to_srt(const std::vector<Cue>& cues, std::size_t first = 1);
-std::string to_vtt(const std::vector<Cue>& cues);  // without the header line
+std::string to_srt(const std::vector<Cue>& cues);
+std::string to_vtt(const std::vector<Cue>& cues);
 // `NAME 1 BEGIN DURATION WORD CONFIDENCE`; NAME is the file without folder and extension.
 std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words);
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 
 #include "tutti/config/load.h"
 #include "tutti/config/merge.h"
@@ -70,11 +71,46 @@ void add_input(const std::string& word, std::vector<Input>& out) {
   }
 }
 
+bool is_subtitles(TranscriptFormat format) {
+  return format == TranscriptFormat::kSrt || format == TranscriptFormat::kVtt;
+}
+
+// The file of subtitles of each input, by the input's name; empty when they go to stdout.
+std::map<std::string, fs::path> subtitle_files(const TranscribeRequest& request,
+                                               const std::vector<Input>& inputs) {
+  if (!is_subtitles(request.format)) {
+    if (!request.output_dir.empty())
+      throw ConfigError("--output_dir is for subtitles", "add --srt or --vtt, or use > FILE");
+    return {};
+  }
+  const std::string extension = request.format == TranscriptFormat::kSrt ? ".srt" : ".vtt";
+  if (request.output_dir.empty()) {
+    const bool one = inputs.size() == 1 && !fs::is_directory(request.inputs.at(0));
+    if (one) return {};
+    throw ConfigError(
+        fmt::format("subtitles of {} in one stream: their times all begin at 0",
+                    inputs.size() == 1 ? "a folder" : fmt::format("{} files", inputs.size())),
+        fmt::format("--output_dir FOLDER writes FOLDER/NAME{} for each", extension));
+  }
+  std::map<std::string, fs::path> files;
+  std::map<fs::path, std::string> taken;
+  for (const Input& input : inputs) {
+    const std::string stem = input.name == "-" ? "stdin" : fs::path(input.name).stem().string();
+    const fs::path file = request.output_dir / (stem + extension);
+    if (const auto [other, is_new] = taken.emplace(file, input.name); !is_new)
+      throw ConfigError(fmt::format("{} and {} would both be written to {}", other->second,
+                                    input.name, file.string()),
+                        "give them to two commands with an --output_dir each");
+    files[input.name] = file;
+  }
+  make_folders(request.output_dir);
+  return files;
+}
+
 config::Node read_overrides(const TranscribeRequest& request) {
   std::vector<std::string> words = request.options;
   if (!request.device.empty()) words.push_back("device=" + request.device);
-  if (request.format == TranscriptFormat::kSrt || request.format == TranscriptFormat::kVtt ||
-      request.format == TranscriptFormat::kCtm)
+  if (is_subtitles(request.format) || request.format == TranscriptFormat::kCtm)
     words.emplace_back("token_times=true");
   config::Problems problems;
   config::ValuePtr root = config::from_json(Json::object()).value();
@@ -85,10 +121,12 @@ config::Node read_overrides(const TranscribeRequest& request) {
 
 class Transcriber {
  public:
-  Transcriber(Recognizer recognizer, TranscriptFormat format)
-      : recognizer_(std::move(recognizer)), format_(format) {
+  Transcriber(Recognizer recognizer, TranscriptFormat format,
+              std::map<std::string, fs::path> subtitle_files)
+      : recognizer_(std::move(recognizer)),
+        format_(format),
+        subtitle_files_(std::move(subtitle_files)) {
     batch_size_ = std::max(kLeastAhead, recognizer_.speech2text->options().batch_size);
-    if (format_ == TranscriptFormat::kVtt) fmt::print("WEBVTT\n\n");
   }
 
   void add(const Input& input) {
@@ -133,6 +171,19 @@ class Transcriber {
     fmt::print(stderr, "{}\n", why);
     if (format_ == TranscriptFormat::kJson)
       fmt::print("{}\n", to_json_line({{"file", file}, {"error", why}}));
+    // Subtitles of an earlier run would look like those of this one.
+    if (const auto found = subtitle_files_.find(file); found != subtitle_files_.end())
+      fs::remove(found->second);
+  }
+
+  void print_subtitles(const std::string& file, const std::vector<Cue>& cues) const {
+    const std::string text = format_ == TranscriptFormat::kSrt ? to_srt(cues) : to_vtt(cues);
+    if (subtitle_files_.empty()) {
+      fmt::print("{}", text);
+      return;
+    }
+    write_file_atomic(subtitle_files_.at(file), text);
+    fmt::print("{} {}\n", file, subtitle_files_.at(file).string());
   }
 
   void print(const data::Sample& sample, const speech::Recognised& found) {
@@ -150,14 +201,9 @@ class Transcriber {
         fmt::print("{}\n", to_json_line(line));
         return;
       }
-      case TranscriptFormat::kSrt: {
-        const auto cues = make_cues(found, seconds);
-        fmt::print("{}", to_srt(cues, next_cue_));
-        next_cue_ += cues.size();
-        return;
-      }
+      case TranscriptFormat::kSrt:
       case TranscriptFormat::kVtt:
-        fmt::print("{}", to_vtt(make_cues(found, seconds)));
+        print_subtitles(sample.uid, make_cues(found, seconds));
         return;
       case TranscriptFormat::kCtm: {
         const auto words = timed_words(found.nbest.at(0));
@@ -171,10 +217,10 @@ class Transcriber {
 
   Recognizer recognizer_;
   const TranscriptFormat format_;
+  const std::map<std::string, fs::path> subtitle_files_;
   std::size_t batch_size_ = kLeastAhead;
   std::vector<data::Sample> held_;
   double held_s_ = 0;
-  std::size_t next_cue_ = 1;
   std::size_t num_refused_ = 0;
 };
 
@@ -185,8 +231,9 @@ std::size_t transcribe(const TranscribeRequest& request) {
   for (const std::string& word : request.inputs) add_input(word, inputs);
   if (inputs.empty())
     throw ConfigError("no audio files given", "tutti infer --model PACK audio.wav...");
+  const auto subtitles = subtitle_files(request, inputs);
   Transcriber transcriber(load_packed_recognizer(request.model, read_overrides(request), 0),
-                          request.format);
+                          request.format, subtitles);
   for (const Input& input : inputs) transcriber.add(input);
   transcriber.flush();
   return transcriber.num_refused();

@@ -17,6 +17,8 @@ struct TranscribeRequest {
   // stdin.
   std::vector<std::string> inputs;
   TranscriptFormat format = TranscriptFormat::kText;
+  // Subtitles, one file each: NAME.srt or NAME.vtt. Empty: stdout, which holds those of one file.
+  std::filesystem::path output_dir;
 };
 
 // Prints a transcript per file, in order, as they are decoded. A file that cannot be decoded is named
