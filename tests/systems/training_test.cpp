@@ -166,6 +166,41 @@ TEST_F(Training, AChangedConfigIsRefusedAcceptedOrAFreshStart) {
   EXPECT_EQ(toy.steps(), 24U);
 }
 
+TEST_F(Training, AFinishedRunKeepsItsConfigAndSaysWhatToRaise) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=2"}).ok());
+  const std::string config = read_file(toy.exp() / "config.yaml");
+  const auto refused = toy.train({"optimizer.lr=0.05", "trainer.max_epochs=2"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err + refused.out,
+              testing::AllOf(HasSubstr("that run is finished"),
+                             HasSubstr("raise trainer.max_epochs to go on")));
+
+  const ToyTraining::Words accepted = {"--continue_with", "optimizer.lr", "optimizer.lr=0.05"};
+  const auto with = [&](const std::string& word) {
+    ToyTraining::Words words = accepted;
+    words.push_back(word);
+    const auto result = toy.train(words);
+    EXPECT_TRUE(result.ok()) << result.describe();
+    return result.err + result.out;
+  };
+  EXPECT_THAT(with("trainer.max_epochs=2"),
+              HasSubstr("nothing is left to train: trainer.max_epochs is 2, and 2 are trained; "
+                        "raise trainer.max_epochs to go on"));
+  EXPECT_THAT(with("trainer.max_epochs=1"),
+              HasSubstr("trainer.max_epochs is 1, but 2 are trained already"));
+  EXPECT_THAT(with("+trainer.max_steps=48"),
+              HasSubstr("raise trainer.max_epochs and trainer.max_steps"));
+  EXPECT_EQ(read_file(toy.exp() / "config.yaml"), config);
+  EXPECT_FALSE(fs::exists(toy.exp() / "config.yaml.1"));
+  // What it was trained with is still its config.
+  EXPECT_TRUE(toy.train({"trainer.max_epochs=2"}).ok());
+
+  EXPECT_THAT(with("trainer.max_epochs=3"), HasSubstr("all done"));
+  EXPECT_EQ(toy.steps(), 72U);
+  EXPECT_THAT(read_file(toy.exp() / "config.yaml"), HasSubstr("0.05"));
+}
+
 TEST_F(Training, AModelThatDoesNotFitLeavesTheConfigAlone) {
   const ToyTraining toy;
   ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());

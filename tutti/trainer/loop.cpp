@@ -13,6 +13,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/limits.h"
 #include "tutti/trainer/run.h"
 
 namespace tutti::trainer {
@@ -137,9 +138,16 @@ void choose_accumulation(Run& run) {
 }
 
 bool limits_reached(const Run& run) {
-  return enough_steps(run) ||
-         (run.settings.max_seconds && run.seconds_before >= *run.settings.max_seconds) ||
-         (run.settings.max_epochs >= 0 && run.epoch >= run.settings.max_epochs);
+  return may_stop(run) ||
+         !reached_limits(run.settings, {run.epoch, run.step, run.seconds_before}).empty();
+}
+
+// Why training is over.
+std::string end_of(const Run& run, bool made_step) {
+  if (!run.stop_reason.empty()) return run.stop_reason;
+  const std::string limits =
+      reached_limits(run.settings, {run.epoch, run.step, run.seconds_before});
+  return made_step || limits.empty() ? "all done" : "nothing is left to train: " + limits;
 }
 
 FitResult finished(Run& run, FitEnd end, std::string reason) {
@@ -196,6 +204,9 @@ void begin_epoch(Run& run, std::int64_t epoch) {
 
 FitResult train(Run& run) {
   Control& control = run.in.control;
+  bool begun = false;
+  // Afresh: even a checkpoint that is made before the first step belongs to this config.
+  if (!run.resumed && run.in.begins) run.in.begins();
   if (!run.resumed && run.settings.num_sanity_val_steps != 0 && run.in.valid) {
     const int n = run.settings.num_sanity_val_steps;
     if (!validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt,
@@ -223,6 +234,7 @@ FitResult train(Run& run) {
     }
     while (!epoch_over && !enough_steps(run)) {
       control.set_phase(fmt::format("epoch {} step {}", run.epoch, run.step));
+      if (!std::exchange(begun, true) && run.resumed && run.in.begins) run.in.begins();
       const auto window_start = std::chrono::steady_clock::now();
       const Window window = run_window(run, feed, length);
       const Verdict verdict = agree(control, window.vote);
@@ -283,8 +295,7 @@ FitResult train(Run& run) {
     save(run, complete);
     if (complete) begin_epoch(run, run.epoch + 1);
   }
-  return finished(run, FitEnd::kDone,
-                  run.stop_reason.empty() ? std::string("all done") : run.stop_reason);
+  return finished(run, FitEnd::kDone, end_of(run, begun));
 }
 
 bool owns(const std::string& params, const std::string& name) {
@@ -453,7 +464,6 @@ FitResult fit(FitInputs& inputs) {
       logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
     report_start(run);
     run.started = run.last_save = std::chrono::steady_clock::now();
-    if (inputs.begins) inputs.begins();
     const LookedAt looked_at(inputs);
     std::optional<torch::autograd::DetectAnomalyGuard> watching;
     if (run.settings.detect_anomaly) watching.emplace();

@@ -15,6 +15,7 @@
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/trainer/checkpoint/store.h"
 #include "tutti/trainer/from_config.h"
+#include "tutti/trainer/limits.h"
 
 namespace tutti::systems {
 namespace {
@@ -154,9 +155,21 @@ bool wants_fresh_start(const StageContext& context) {
          context.training["fit"]["ckpt_path"].value_or<std::string>("") == "never";
 }
 
+// As reached_limits, of what the newest checkpoint has.
+std::string reached_limits(const trainer::LoopSettings& loop) {
+  const fs::path path = loop.checkpoint_folder / "last" / "trainer.json";
+  if (!fs::exists(path)) return "";
+  const Json state = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!state.is_object()) return "";  // loading it will say so
+  return trainer::reached_limits(loop, {.epoch = state.value("epoch", std::int64_t{0}),
+                                        .step = state.value("step", std::int64_t{0}),
+                                        .seconds = state.value("seconds", 0.0)});
+}
+
 void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
-                           const fs::path& checkpoints) {
+                           const trainer::LoopSettings& loop) {
   const fs::path path = config_path(exp_dir);
+  const fs::path& checkpoints = loop.checkpoint_folder;
   if (!fs::exists(path) || !trainer::CheckpointStore::has_any(checkpoints)) return;
   // Through text, so that both have gone the same way.
   const Json now =
@@ -175,14 +188,16 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
     lines.push_back(fmt::format("  and {} more", keys.size() - kShown));
     keys.resize(kShown);
   }
+  const std::string limits = reached_limits(loop);
   throw ConfigError(
       fmt::format("{} was trained with another config ({}):\n{}", exp_dir.string(), path.string(),
                   join(lines, "\n")),
       fmt::format("one of\n"
                   "    --force  starts over; the old checkpoints are kept in {}.before\n"
-                  "    --continue_with {}  goes on from the last checkpoint with what is here\n"
+                  "    --continue_with {}  goes on from the last checkpoint with what is here{}\n"
                   "    exp_tag=NAME  trains it beside the old one",
-                  checkpoints.filename().string(), join(keys, " ")));
+                  checkpoints.filename().string(), join(keys, " "),
+                  limits.empty() ? "" : "; that run is finished: " + limits));
 }
 
 // One earlier run is kept.
@@ -263,16 +278,17 @@ void refuse_start(const StageContext& context) {
   const auto holder = parallel::FolderLock::holder(exp_dir);
   if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
   if (wants_fresh_start(context)) return;
-  refuse_changed_config(context, exp_dir, plan.loop.checkpoint_folder);
+  refuse_changed_config(context, exp_dir, plan.loop);
 }
 
-Experiment::Experiment(const StageContext& context, const fs::path& checkpoints, bool restarted)
+Experiment::Experiment(const StageContext& context, const trainer::LoopSettings& loop,
+                       bool restarted)
     : context_(context),
       folder_(context.folder("exp_dir")),
-      checkpoints_(checkpoints),
+      checkpoints_(loop.checkpoint_folder),
       restarted_(restarted),
       lock_(lock_folder(folder_, restarted)) {
-  if (!wants_fresh_start(context)) refuse_changed_config(context, folder_, checkpoints);
+  if (!wants_fresh_start(context)) refuse_changed_config(context, folder_, loop);
   heart_ = std::thread([this] { beat(); });
 }
 

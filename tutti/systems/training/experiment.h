@@ -1,7 +1,7 @@
 // exp_dir as training sees it: who trains in it, with which config, and whether this one may go on.
 //
 //   refuse_start(context);                          // before anything is touched
-//   Experiment experiment(context, checkpoints, restarted);      // rank 0, when all ranks are there
+//   Experiment experiment(context, loop, restarted);             // rank 0, when all ranks are there
 //   experiment.clear_way();                         // model and data are there
 //   ... fit, and when the first step is about to be made:
 //   experiment.note_config();
@@ -26,6 +26,9 @@
 namespace tutti::parallel {
 class FolderLock;
 }
+namespace tutti::trainer {
+struct LoopSettings;
+}
 
 namespace tutti::systems {
 
@@ -49,7 +52,7 @@ class Experiment {
  public:
   // Locks and checks again. A job that comes back on another machine waits until the lock of its dead
   // self has grown old.
-  Experiment(const StageContext& context, const std::filesystem::path& checkpoints, bool restarted);
+  Experiment(const StageContext& context, const trainer::LoopSettings& loop, bool restarted);
   ~Experiment();
   Experiment(const Experiment&) = delete;
   Experiment& operator=(const Experiment&) = delete;

@@ -110,7 +110,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   trainer::World world = trainer::join_world(rank, meeting);
   on_rank_zero(*world.control, [&] {
     if (outline.loop.fast_dev_run > 0) return;  // it leaves nothing in the folder
-    experiment = std::make_unique<Experiment>(context, outline.loop.checkpoint_folder,
+    experiment = std::make_unique<Experiment>(context, outline.loop,
                                               std::max(rank.restart_count, restart_count()) > 0);
   });
   // Equal weights on all ranks; the loop makes dropout differ.
