@@ -113,6 +113,34 @@ TEST_F(DailyLoop, MoreTrainingIsDecodedAgainAndTheOldResultsAreKept) {
   EXPECT_THAT(read(std::string(kInference) + "metrics.json"), Not(HasSubstr("test.old")));
 }
 
+TEST_F(DailyLoop, APackHasOnlyTheErrorRatesOfItsOwnWeights) {
+  const std::string readme = std::string(kExp) + "model_pack/README.md";
+  EXPECT_THAT(read(readme), HasSubstr("| test |"));
+  const auto stages = [&](std::vector<std::string> names) {
+    std::vector<std::string> words = {"run", "--stages"};
+    words.insert(words.end(), names.begin(), names.end());
+    for (const auto& [option, file] :
+         {std::pair("--training_config", "training_asr_transformer"),
+          std::pair("--inference_config", "inference"), std::pair("--metrics_config", "metrics")}) {
+      words.emplace_back(option);
+      words.push_back(conf(file + std::string(".yaml")));
+    }
+    const CommandResult result = run(words);
+    EXPECT_TRUE(result.ok()) << result.describe();
+    return result.err;
+  };
+  ASSERT_TRUE(stage("train", {"trainer.max_epochs=2"}).ok());
+  const std::string late = stages({"measure", "pack_model"});
+  EXPECT_THAT(late, HasSubstr("test: these results came from other weights"));
+  EXPECT_THAT(late, HasSubstr("test: its error rates came from other weights"));
+  EXPECT_THAT(read(readme), Not(HasSubstr("| test |")));
+  // New results whose error rates nobody has counted yet.
+  EXPECT_THAT(stages({"infer", "pack_model"}), HasSubstr("test: its error rates came from other"));
+  EXPECT_THAT(read(readme), Not(HasSubstr("| test |")));
+  EXPECT_THAT(stages({"measure", "pack_model"}), Not(HasSubstr("other weights")));
+  EXPECT_THAT(read(readme), HasSubstr("| test |"));
+}
+
 TEST_F(DailyLoop, AnotherSearchSaysWhatChanged) {
   const CommandResult wider = infer({"model.beam_size=3"});
   ASSERT_TRUE(wider.ok()) << wider.describe();

@@ -6,8 +6,11 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/folder/run_folder.h"
 #include "tutti/speech/metrics/report.h"
+#include "tutti/systems/item_model.h"
 #include "tutti/systems/metric_settings.h"
+#include "tutti/systems/pack.h"
 #include "tutti/systems/report/report.h"
 #include "tutti/systems/stages.h"
 
@@ -53,6 +56,39 @@ std::vector<std::string> test_sets(const StageContext& context, const fs::path& 
   return names;
 }
 
+// What the fingerprint of a recogniser's results says of its weights; null for other models.
+Json weights_of(const Json& fingerprint) {
+  return fingerprint.is_object() ? fingerprint.value("asr_model_file", Json()) : Json();
+}
+
+Json weights_in_place(const StageContext& context) {
+  if (!context.inference.defined() || context.inference["model"].is_null()) return {};
+  try {
+    return weights_of(item_model_inputs(context.inference).json());
+  } catch (const Error&) {
+    return {};  // they are not needed to score what is there
+  }
+}
+
+// Keeps which weights each set was decoded with, and warns of those that training has gone past.
+void note_weights(const StageContext& context, const fs::path& inference_dir) {
+  const Json now = weights_in_place(context);
+  Json measured = Json::object();
+  for (const auto& set : test_sets(context, inference_dir)) {
+    const Json manifest = parallel::read_manifest(inference_dir / set);
+    const Json then =
+        manifest.is_object() ? weights_of(manifest.value("fingerprint", Json())) : Json();
+    if (then.is_null()) continue;
+    measured[set] = then;
+    if (!now.is_null() && now != then)
+      log::warning(
+          "{}: these results came from other weights than those in place now; run the infer stage "
+          "again",
+          set);
+  }
+  write_file_atomic(inference_dir / kMeasuredWeights, measured.dump(2) + "\n");
+}
+
 }  // namespace
 
 void measure(const StageContext& context) {
@@ -82,6 +118,7 @@ void measure(const StageContext& context) {
   write_file_atomic(inference_dir / "metrics.html",
                     report.to_html(context.folder("exp_dir").filename().string()));
   fmt::print("{}", report.to_text());
+  note_weights(context, inference_dir);
   const fs::path page = write_report({.exp_dir = context.folder("exp_dir"),
                                       .inference_dir = inference_dir,
                                       .training = context.training});

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
@@ -29,19 +31,34 @@ fs::path best_weights(const StageContext& context, const fs::path& exp_dir) {
                   "run the train stage to its end first");
 }
 
-std::string readme(const StageContext& context, const fs::path& inference_dir) {
+std::string readme(const StageContext& context, const fs::path& inference_dir,
+                   const fs::path& weights) {
   std::string text = fmt::format(
       "# {}\n\nA recogniser packed by Tutti.\n\n```\ntutti infer --model . audio.wav...\n```\n",
       context.folder("exp_dir").filename().string());
   const fs::path metrics = inference_dir / "metrics.json";
   if (!fs::exists(metrics)) return text;
-  text += "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n";
+  const fs::path marks = inference_dir / kMeasuredWeights;
+  const Json measured =
+      fs::exists(marks) ? parse_json(read_file(marks), marks.string()) : Json::object();
+  const Json packed = content_mark(weights);
+  std::string rows;
+  std::set<std::string> of_others;
   const Json results = parse_json(read_file(metrics), metrics.string());
   for (const auto& [metric, sets] : results.items())
     for (const auto& [set, values] : sets.items())
-      text += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set,
-                          values.begin().value().dump());
-  return text;
+      if (measured.value(set, packed) == packed)
+        rows += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set,
+                            values.begin().value().dump());
+      else
+        of_others.insert(set);
+  for (const std::string& set : of_others)
+    log::warning(
+        "{}: its error rates came from other weights than those packed and are left out of the "
+        "README; run infer, measure and pack_model",
+        set);
+  if (rows.empty()) return text;
+  return text + "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n" + rows;
 }
 
 // The search settings behind the error rates: what `tutti infer --model` begins with.
@@ -76,7 +93,7 @@ void pack_model(const StageContext& context) {
   const fs::path inference_dir =
       context.inference.defined() ? context.folder("inference_dir") : exp_dir / "inference";
   copy_decoding(inference_dir, folder);
-  write_file_atomic(folder / "README.md", readme(context, inference_dir));
+  write_file_atomic(folder / "README.md", readme(context, inference_dir, weights));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
   log::info("{} packed into {}", weights.filename().string(), folder.string());
 }
