@@ -173,12 +173,14 @@ TEST(LibriSpeech, TheModelHasAsManyParametersAsEspnets) {
   TempFolder folder;
   std::string tokens = "<blank>\n<unk>\n";
   for (int i = 0; i < 4997; ++i) tokens += "t" + std::to_string(i) + "\n";
-  write_file_atomic(folder.path() / "tokens.txt", tokens + "<sos/eos>\n");
+  const std::string list = (folder.path() / "tokens.txt").string();
+  write_file_atomic(list, tokens + "<sos/eos>\n");
   const StageContext context = load_context(
       {.training = {fs::path(TUTTI_SOURCE_DIR) /
                     "recipes/librispeech_100/conf/tuning/training_e_branchformer.yaml"},
-       .overrides = {"model.token_list=" + (folder.path() / "tokens.txt").string(),
-                     "model.normalize=null"}});
+       .overrides = {"model.token_list=" + list, "dataset.preprocessor.token_list=" + list,
+                     "tokenizer.model_type=word", "dataset.preprocessor.token_type=word",
+                     "dataset.preprocessor.bpemodel=null", "model.normalize=null"}});
   std::int64_t count = 0;
   for (const auto& [name, tensor] : make_training_model(context.training)->named_parameters())
     count += tensor.numel();
