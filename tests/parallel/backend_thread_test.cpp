@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tests/parallel/items.h"
+#include "tutti/config/load.h"
+#include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/run/job_record.h"
 
 namespace tutti::parallel {
@@ -48,6 +52,43 @@ TEST(BackendThread, ACommandThatHangsNeitherBlocksTheCallerNorTheWayOut) {
   EXPECT_THAT(log, ElementsAre("cancel all"));
   mailbox.open();
   EXPECT_TRUE(answered) << "whoever asked hears that nobody answered";
+}
+
+// The last look is cut off by us, so it is no news about the scheduler.
+TEST(BackendThread, AQueryThatIsEndedWithTheRunIsNoWarning) {
+  const TempFolder folder;
+  class Slurm final : public CommandRunner {
+   public:
+    CommandResult run(const Command& command) override {
+      Command played = command;
+      const bool query = command.argv.front() == "squeue";
+      if (query) asked = true;
+      played.argv = query ? std::vector<std::string>{"sleep", "1000"}
+                          : std::vector<std::string>{"echo", "17"};
+      return run_command(played);
+    }
+    std::atomic<bool> asked{false};
+  } slurm;
+  Mailbox mailbox;
+  ParallelSettings settings;
+  settings.env = "slurm";
+  settings.options = config::parse_yaml("{cores: 1, memory: 1GB}", "test.yaml");
+  WorkerLaunch launch;
+  launch.command = {"worker"};
+  launch.run_folder = folder.path();
+  BackendThread backend(
+      [&](CommandRunner& runner) { return make_backend(settings, launch, runner); }, slurm, mailbox,
+      {});
+  backend.submit(1, {}, [](const Submitted&) {});
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(wait_until([&] {
+    backend.look([](const std::vector<JobStatus>&) {});
+    mailbox.open();
+    return slurm.asked.load();
+  }));
+  backend.close();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::Not(::testing::HasSubstr("cannot ask")));
 }
 
 TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {

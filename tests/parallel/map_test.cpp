@@ -127,6 +127,10 @@ TEST_F(MapTest, CtrlCDrainsAndTheNextRunContinues) {
   EXPECT_THAT(status.out, HasSubstr("\"state\": \"running\""));
   ::kill(driver.pid(), SIGINT);
   EXPECT_EQ(driver.wait().exit_code, 130);
+  const std::string said = read_file(folder_.path() / "log");
+  EXPECT_THAT(said, HasSubstr("stopping: running items are finished; press Ctrl-C again to stop "
+                              "now"));
+  EXPECT_THAT(said, HasSubstr("stopped: running items were finished"));
   const auto counts = count_items(out_);
   EXPECT_LT(counts.ok, 40U);
   EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("stopped"));

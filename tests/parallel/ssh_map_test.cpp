@@ -64,5 +64,37 @@ TEST_F(SshMap, ItemsTravelWithTheJob) {
             "\"YyD/\"}}\n");
 }
 
+// ssh's own failure, before anything ran over there. One host is tried after the other, each with its
+// retries, and then the run ends.
+TEST(SshHosts, ThatNeverAnswerEndTheRunWithSshsWords) {
+  const TempFolder folder("ssh-hosts");
+  make_folders(folder.path() / "bin");
+  write_file_atomic(
+      folder.path() / "bin" / "ssh",
+      "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n"
+      "echo \"$2\" >>" +
+          (folder.path() / "calls").string() +
+          "\n"
+          "echo \"ssh: Could not resolve hostname $2: Name or service not known\" >&2\n"
+          "exit 255\n",
+      0755);
+  const auto config = folder.path() / "conf.yaml";
+  write_file_atomic(config,
+                    "parallel:\n  env: ssh\n  n_workers: 1\n"
+                    "  options: {hosts: [no1.invalid, no2.invalid], connect_retries: 1}\n");
+  Command command{
+      .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", "3",
+               "--output_dir", (folder.path() / "out").string(), "--", "echo", "{}"},
+      .timeout = std::chrono::seconds(100)};
+  command.env["PATH"] = (folder.path() / "bin").string() + ":" + std::getenv("PATH");
+  const auto run = run_command(command);
+  EXPECT_EQ(run.exit_code, 6) << run.err;
+  EXPECT_THAT(run.err, ::testing::HasSubstr("no host can be reached: no1.invalid: ssh: Could not "
+                                            "resolve hostname no1.invalid"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("; no2.invalid: ssh: Could not resolve"));
+  EXPECT_EQ(read_file(folder.path() / "calls"),
+            "no1.invalid\nno1.invalid\nno2.invalid\nno2.invalid\n");
+}
+
 }  // namespace
 }  // namespace tutti::parallel

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tutti/core/error.h"
+#include "tutti/core/log.h"
 #include "tutti/parallel/run/engine.h"
 #include "tutti/parallel/run/signals.h"
 
@@ -120,6 +121,8 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
       else if (signals->count() == 1 && run->stop.load() == StopRequest::kNone) {
         run->stop_by_user = signals->by_user();
         run->stop = StopRequest::kDrain;
+        log::info("stopping: running items are finished; {} again to stop now",
+                  signals->by_user() ? "press Ctrl-C" : "send the signal");
       }
     }
     const auto now = std::chrono::steady_clock::now();

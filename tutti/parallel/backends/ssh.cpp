@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -21,19 +22,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kNoFolder = 97;  // of the remote script
-constexpr auto kGrace = 10s;   // for the remote side to end its workers
+constexpr int kNoFolder = 97;                      // of the remote script
+constexpr char kConnected[] = "tutti: connected";  // its first words
+constexpr auto kGrace = 10s;                       // for the remote side to end its workers
 
-// The last line of a log, in which ssh says why it failed.
-std::string last_words(const std::filesystem::path& path) {
+struct LogWords {
+  std::string last;  // the line in which ssh says why it failed
+  bool connected = false;
+};
+
+LogWords words_of(const std::filesystem::path& path) {
+  LogWords words;
   try {
-    std::string last;
-    for (const std::string& line : split(read_file(path), '\n'))
-      if (!trim(line).empty()) last = trim(line);
-    return last;
-  } catch (const IoError&) {
-    return "";  // no log, no words
+    for (const std::string& line : split(read_file(path), '\n')) {
+      const std::string text(trim(line));
+      if (text == kConnected)
+        words.connected = true;
+      else if (!text.empty())
+        words.last = text;
+    }
+  } catch (const IoError&) {  // no log, no words
   }
+  return words;
 }
 
 class SshBackend final : public Backend {
@@ -42,10 +52,13 @@ class SshBackend final : public Backend {
       : settings_(std::move(settings)),
         launch_(std::move(launch)),
         clock_(clock),
-        failures_(settings_.hosts.size(), 0) {}
+        failures_(settings_.hosts.size(), 0),
+        reached_(settings_.hosts.size(), 0),
+        never_reached_(settings_.hosts.size()) {}
   ~SshBackend() override { cancel(); }
 
   std::vector<JobStatus> submit(int n) override {
+    give_up_if_no_host_answers();
     make_own_folder(launch_.run_folder / "logs");
     // Least loaded host first, and those that failed us last.
     std::vector<std::vector<int>> shares(settings_.hosts.size());
@@ -91,7 +104,7 @@ class SshBackend final : public Backend {
         continue;
       }
       job.hold.reset();
-      const std::string words = last_words(job.log);
+      const auto [words, connected] = words_of(job.log);
       const std::string& host = settings_.hosts[job.host].name;
       if (ended->exit_code == 255 && job.tries <= settings_.connect_retries &&
           !job.cancelled) {  // ssh's own failures
@@ -105,10 +118,12 @@ class SshBackend final : public Backend {
       }
       job.over = true;
       if (ended->ok()) {
+        note_reach(job.host, true, "");
         out.push_back(status(job, JobPhase::kEnded, ""));
         continue;
       }
       ++failures_[job.host];
+      note_reach(job.host, connected || ended->exit_code != 255, words);
       std::string reason =
           ended->exit_code == 255 ? fmt::format("connection to {} failed: {}", host, words)
           : ended->exit_code == kNoFolder
@@ -162,6 +177,26 @@ class SshBackend final : public Backend {
   }
 
  private:
+  // A host that has been there may come back; one that never answered is most likely misspelt.
+  void note_reach(std::size_t host, bool reached, const std::string& words) {
+    if (reached) reached_[host] = 1;
+    never_reached_[host].reset();
+    if (reached_[host] == 0)
+      never_reached_[host] = words.empty() ? "ssh ended without a word" : words;
+  }
+
+  void give_up_if_no_host_answers() const {
+    std::string story;
+    for (std::size_t h = 0; h < settings_.hosts.size(); ++h) {
+      if (!never_reached_[h] || live_workers(h) > 0) return;
+      story += fmt::format("{}{}: {}", story.empty() ? "" : "; ", settings_.hosts[h].name,
+                           *never_reached_[h]);
+    }
+    throw SchedulerError(
+        fmt::format("no host can be reached: {}", story),
+        "look at the names in hosts; `ssh HOST true` must work without a password");
+  }
+
   // The connections of an asynchronous run end as soon as the workers are on their own. Hosts that
   // cannot be had are left out; when none can, that is an error.
   void wait_for_starts(std::vector<JobStatus>& started) {
@@ -245,7 +280,9 @@ class SshBackend final : public Backend {
   const Clock& clock_;
 
   std::vector<Job> jobs_;
-  std::vector<int> failures_;  // per host
+  std::vector<int> failures_;                              // per host
+  std::vector<char> reached_;                              // per host: it has had a connection
+  std::vector<std::optional<std::string>> never_reached_;  // per host: ssh's words after all tries
   std::set<std::string> avoid_;
   int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;
@@ -267,8 +304,8 @@ std::string ssh_remote_script(const SshSettings& settings, const WorkerLaunch& l
     for (std::size_t i = 1; i < launch.command.size(); ++i)
       words.push_back(shell_quote(launch.command[i]));
   }
-  std::string text =
-      fmt::format("IFS= read -r {0}\n[ -z \"${0}\" ] || export {0}\n", kConnectVariable);
+  std::string text = fmt::format("echo '{1}'\nIFS= read -r {0}\n[ -z \"${0}\" ] || export {0}\n",
+                                 kConnectVariable, kConnected);
   text += fmt::format("cd {} || exit {}\n", shell_quote(folder), kNoFolder);
   text += fmt::format(
       "(umask 077; mkdir -p {0}/logs) || exit {1}\n"

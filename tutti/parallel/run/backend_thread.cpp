@@ -15,6 +15,14 @@ namespace tutti::parallel {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+// A look at the jobs that close() has ended: nothing to report, and no failure of the scheduler's.
+// Not an Error, so that no backend takes it for one.
+struct LookEnded {};
+
+}  // namespace
+
 // Runs the backend's commands so that close() can end the one under way and has the last words
 // done quickly.
 class BackendThread::Runner final : public CommandRunner {
@@ -25,12 +33,16 @@ class BackendThread::Runner final : public CommandRunner {
   }
   CommandResult run(const Command& command) override {
     Command own = command;
+    if (looking && closing_) throw LookEnded{};
     if (closing_)
       own.timeout = own.timeout == 0ms ? kLastWords : std::min(own.timeout, kLastWords);
     else
       own.stop_fd = stop_.get();
-    return runner_.run(own);
+    CommandResult result = runner_.run(own);
+    if (looking && closing_ && !result.ok()) throw LookEnded{};
+    return result;
   }
+  bool looking = false;  // side thread: inside Backend::poll
   void stop() noexcept {
     closing_ = true;
     const std::uint64_t one = 1;
@@ -101,11 +113,14 @@ void BackendThread::look(std::function<void(const std::vector<JobStatus>&)> then
   if (std::exchange(looking_, true)) return;
   thread_->post([this, then = std::move(then)] {
     std::vector<JobStatus> jobs;
+    runner_->looking = true;
     try {
       jobs = backend_->poll();
+    } catch (const LookEnded&) {
     } catch (const std::exception& error) {  // whoever cannot be asked says nothing of our jobs
       log::warning("cannot ask for the state of our jobs: {}", error.what());
     }
+    runner_->looking = false;
     mailbox_.post([this, then, jobs = std::move(jobs)] {
       looking_ = false;
       then(jobs);

@@ -211,7 +211,9 @@ bool Dispatcher::drain_if_asked(Pool& pool) {
   if (asked == StopRequest::kNone) return false;
   const auto by = run_->stop_by_user.load() ? Cancelled::By::kUser : Cancelled::By::kSignal;
   if (asked == StopRequest::kNow) {
-    finish(std::make_exception_ptr(Cancelled(by, "stopped at once")), pool);
+    finish(
+        std::make_exception_ptr(Cancelled(by, "at once; items that were running will run again")),
+        pool);
     return true;
   }
   if (!draining_) {
@@ -219,7 +221,7 @@ bool Dispatcher::drain_if_asked(Pool& pool) {
     for (const RecallOrder& order : run_->schedule.recall_all()) recall(order, pool);
   }
   if (run_->schedule.nothing_held())
-    finish(std::make_exception_ptr(Cancelled(by, "stopped; running items were finished")), pool);
+    finish(std::make_exception_ptr(Cancelled(by, "running items were finished")), pool);
   return false;
 }
 
