@@ -251,13 +251,15 @@ TEST(Resolvers, EnvironmentWithDefault) {
 TEST(Resolvers, PathsAreTakenFromTheYamlFile) {
   const Files files;
   files.write("data/tokens.txt", "<blank>\n a \n1\n");
-  const fs::path file = files.write("conf/train_x.yaml",
-                                    "tokens: ${load_line:../data/tokens.txt}\npath: "
-                                    "${config_path:../data}\ntag: ${self_name:}\n");
+  const fs::path file =
+      files.write("conf/train_x.yaml",
+                  "tokens: ${load_line:../data/tokens.txt}\npath: "
+                  "${config_path:../data}\ntag: ${self_name:}\nup: ${config_path:..}\n");
   const Node node = load({.files = {file}});
   EXPECT_EQ(node["tokens"].as<std::vector<std::string>>(),
             (std::vector<std::string>{"<blank>", "a", "1"}));
   EXPECT_EQ(node["path"].raw(), (files.folder() / "data").string());
+  EXPECT_EQ(node["up"].raw(), files.folder().string());  // no slash at the end
   EXPECT_EQ(node["tag"].raw(), "train_x");
   const fs::path bad = files.write("conf/bad.yaml", "t: ${load_line:none.txt}\n");
   EXPECT_THAT(error_of([&] { load({.files = {bad}}); }),

@@ -94,6 +94,30 @@ TEST_F(DailyLoop, TheSameAgainIsSkippedAlsoAtAnotherPlace) {
   EXPECT_EQ(read("F/test/results.jsonl"), before);
 }
 
+TEST_F(DailyLoop, ACopyUnderAnotherNameAndARenamedOneReadTheirOwnFiles) {
+  EXPECT_THAT(read(std::string(kExp) + "config.yaml"), Not(HasSubstr("//")));
+  const fs::path renamed = path_.parent_path() / "renamed";
+  fs::rename(path_, renamed);
+  path_ = renamed;
+  const CommandResult again = infer();  // the original is still there
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("valid: up to date, skipped"));
+  EXPECT_THAT(again.err, HasSubstr("test: up to date, skipped"));
+
+  const std::string tokens = read("data/bpe_30/tokens.txt");
+  write("data/bpe_30/tokens.txt", tokens.substr(0, tokens.size() - 1) + "_other\n");
+  const CommandResult own = infer();
+  EXPECT_THAT(own.err, HasSubstr("other content")) << "the original's tokens are read";
+
+  write("data/bpe_30/tokens.txt", tokens);
+  const fs::path hidden = built_->path().string() + ".hidden";
+  fs::rename(built_->path(), hidden);
+  const CommandResult anew = infer({"model.beam_size=2"});
+  fs::rename(hidden, built_->path());
+  ASSERT_TRUE(anew.ok()) << anew.describe();
+  EXPECT_EQ(num_lines(std::string(kInference) + "test/hyp.scp"), 2U);
+}
+
 TEST_F(DailyLoop, MoreTrainingIsDecodedAgainAndTheOldResultsAreKept) {
   const std::string before = read(std::string(kInference) + "test/results.jsonl");
   const CommandResult more = stage("train", {"trainer.max_epochs=2"});

@@ -196,6 +196,23 @@ TEST(ExperimentConfig, FollowsItsFolder) {
   EXPECT_EQ(config["model"]["far"].raw(), "/etc");
 }
 
+TEST(ExperimentConfig, FollowsItsFolderAlsoUnderAnotherName) {
+  TempFolder folder;
+  const auto recipe = folder.path() / "renamed";
+  std::filesystem::create_directories(recipe / "exp/tag");
+  std::filesystem::create_directories(recipe / "data");
+  write_file_atomic(recipe / "data/tokens.txt", "a\n");
+  write_file_atomic(recipe / "exp/tag/config.yaml",
+                    "recipe_dir: /old/recipe/\nexp_dir: /old/recipe//exp/tag/\nmodel: {token_list: "
+                    "/old/recipe//data/tokens.txt, token: /, near: /old/recipe2}\n");
+  const auto config = read_experiment_config(recipe / "exp/tag/config.yaml");
+  EXPECT_EQ(config["recipe_dir"].raw(), recipe.string());
+  EXPECT_EQ(config["exp_dir"].raw(), (recipe / "exp/tag").string());
+  EXPECT_EQ(config["model"]["token_list"].raw(), (recipe / "data/tokens.txt").string());
+  EXPECT_EQ(config["model"]["token"].raw(), "/");
+  EXPECT_EQ(config["model"]["near"].raw(), "/old/recipe2");
+}
+
 TEST(Numbers, InWords) {
   EXPECT_EQ(number_in_words(0), "zero");
   EXPECT_EQ(number_in_words(42), "forty two");

@@ -15,10 +15,9 @@ namespace {
 Node with_absolute_recipe(const Node& merged) {
   const Node recipe = merged["recipe_dir"];
   if (!recipe.is_scalar() || recipe.raw().find("${") != std::string::npos) return merged;
-  const std::filesystem::path path = recipe.raw();
-  if (path.is_absolute()) return merged;
+  if (recipe.raw().empty()) return merged;
   auto value = std::make_shared<Value>(*recipe.value());
-  value->text = std::filesystem::absolute(path).lexically_normal().string();
+  value->text = std::filesystem::absolute(recipe.raw()).lexically_normal().string();
   if (value->text.size() > 1 && value->text.back() == '/') value->text.pop_back();
   return with_key(merged, "recipe_dir", Node(value));
 }

@@ -23,8 +23,10 @@ ValuePtr read_environment(const ResolverCall& call) {
   return text_value(call.arguments[1]);
 }
 
+// A folder has no slash at its end: `${config_path:..}/data` is one name of the place, not a second.
 fs::path absolute_from(const ResolverCall& call) {
-  return fs::absolute(call.folder / call.argument(0)).lexically_normal();
+  const fs::path path = fs::absolute(call.folder / call.argument(0)).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
 }
 
 // ESPnet3 keeps recipes in egs3/<corpus>/<system>/conf, ours are in recipes/<corpus>/conf and have

@@ -19,15 +19,22 @@ std::pair<fs::path, fs::path> moved_roots(fs::path was, fs::path is) {
   return {was, is};
 }
 
-void relocate(Json& value, const std::string& was, const fs::path& is) {
+// One name per place: no "//", no "..", no slash at the end.
+fs::path plain(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+void relocate(Json& value, const fs::path& was, const fs::path& is) {
   if (value.is_structured()) {
     for (Json& child : value) relocate(child, was, is);
     return;
   }
-  if (!value.is_string()) return;
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.compare(0, was.size(), was) != 0) return;
-  const fs::path here = is / text.substr(was.size());
+  if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('/')) return;
+  const fs::path old = plain(value.get<std::string>());
+  const fs::path inside = old.lexically_relative(was);
+  if (!old.has_relative_path() || inside.empty() || *inside.begin() == "..") return;
+  const fs::path here = plain(is / inside);
   std::error_code unreadable;  // then it is left where it was
   if (fs::exists(here, unreadable)) value = here.string();
 }
@@ -38,12 +45,12 @@ config::Node read_experiment_config(const fs::path& file) {
   const config::Node config = config::parse_yaml(read_file(file), file.string());
   const config::Node exp_dir = config["exp_dir"];
   if (!config["model"].is_map() || !exp_dir.is_scalar()) return config;
-  const fs::path was = fs::path(exp_dir.raw()).lexically_normal();
+  const fs::path was = plain(exp_dir.raw());
   const fs::path is = fs::absolute(file).lexically_normal().parent_path();
   if (!was.is_absolute() || was == is) return config;
   const auto [old_root, new_root] = moved_roots(was, is);
   Json json = config::to_json(config);
-  relocate(json, old_root == old_root.root_path() ? "/" : old_root.string() + "/", new_root);
+  relocate(json, old_root, new_root);
   return config::from_json(json);
 }
 
