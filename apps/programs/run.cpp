@@ -24,9 +24,11 @@ std::string stage_table() {
   return text;
 }
 
-const char* example_file(const std::string& stage) {
-  if (stage == "infer") return "inference";
-  return stage == "measure" ? "metrics" : stage == "demo" ? "demo" : "training";
+// Decoding and scoring learn from the training config which experiment is meant.
+const char* example_files(const std::string& stage) {
+  if (stage == "infer") return "conf/inference.yaml --training_config conf/training.yaml";
+  if (stage == "measure") return "conf/metrics.yaml --training_config conf/training.yaml";
+  return stage == "demo" ? "conf/demo.yaml" : "conf/training.yaml";
 }
 
 // The config files among the arguments, found before parsing: plugins they name add stages that
@@ -51,7 +53,7 @@ int run_program(const std::string& name, int argc, char** argv) {
                 apps::example("tutti run --stages all --training_config conf/training.yaml "
                               "--inference_config conf/inference.yaml")
           : "Overrides look like trainer.max_epochs=5, inference:model.device=cuda or ~init.\n" +
-                apps::example(fmt::format("tutti {} conf/{}.yaml", name, example_file(name))));
+                apps::example(fmt::format("tutti {} {}", name, example_files(name))));
   apps::RunArguments arguments;
   apps::add_run_options(app, name, arguments);
   if (const auto code = apps::parse_arguments(app, argc, argv)) return *code;
