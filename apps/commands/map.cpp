@@ -185,6 +185,14 @@ int run_to_stdout(const MapArguments& arguments, const ParallelSettings& setting
       else
         output.add_failed(outcome.index, items.name(outcome.index), outcome.payload);
     });
+  } catch (const Cancelled& stopped) {
+    output.finish();
+    const std::string message = stopped.what();
+    throw Cancelled(stopped.exit_code() == ExitCode::kInterrupted ? Cancelled::By::kUser
+                                                                  : Cancelled::By::kSignal,
+                    message.substr(0, message.find("\n  fix: ")),
+                    "nothing is kept without an output folder: the same command begins anew; with "
+                    "--output_dir DIR a run can be continued");
   } catch (...) {  // what is done is done, also when the run is not
     output.finish();
     throw;

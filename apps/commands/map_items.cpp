@@ -42,9 +42,8 @@ void MapItems::take(std::string text, const std::string& where, bool nul_separat
   const char separator = nul_separated ? '\0' : '\n';
   for (std::string_view rest = text_; !rest.empty();) {
     const auto end = rest.find(separator);
-    std::string_view item = rest.substr(0, end);
+    const std::string_view item = rest.substr(0, end);
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-    if (!nul_separated && item.ends_with('\r')) item.remove_suffix(1);
     if (item.find('\0') != item.npos)
       throw DataError(fmt::format("{}:{}: the item has a NUL byte, which no command can be given",
                                   where, items_.size() + 1),

@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace trial;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kTutti = TUTTI_BIN_DIR "/tutti";
 
@@ -60,7 +61,7 @@ TEST_F(Everyday, ItemsOnTheCommandLineOrFromAPipeGoToStdoutInOrderAndLeaveNothin
        {"tutti map -j 2 ::: a 'b c' d -- echo {}", "tutti map -j 2 -- echo {} ::: a 'b c' d",
         "printf 'a\\nb c\\nd\\n' | tutti map -j 3 -- echo {}",
         "tutti map --items <(printf 'a\\nb c\\nd') -- echo {}",
-        "printf 'a\\r\\nb c\\nd\\n' | tutti map --items /dev/stdin -- 'echo {}'",
+        "printf 'a\\nb c\\nd\\n' | tutti map --items /dev/stdin -- 'echo {}'",
         "printf 'a\\0b c\\0d' | tutti map -0 -- 'echo \"{}\"'"}) {
     const auto r = sh(line);
     EXPECT_EQ(r.exit_code, 0) << line << r.err;
@@ -80,6 +81,7 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   EXPECT_EQ(stopped.exit_code, 7);
   EXPECT_EQ(stopped.out, "a\n");
   EXPECT_THAT(stopped.err, HasSubstr("item 1 failed"));
+  EXPECT_THAT(stopped.err, HasSubstr("parallel.on_error=skip"));
   const auto skipped =
       sh("tutti map -j 1 +parallel.on_error=skip ::: a b c -- 'echo {}; test {} != b'");
   EXPECT_EQ(skipped.exit_code, 7);
@@ -91,6 +93,10 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   const auto unsafe = sh("tutti map ::: a -- 'echo $(({}+1))'");
   EXPECT_EQ(unsafe.exit_code, 2);
   EXPECT_THAT(unsafe.err, HasSubstr("arithmetic"));
+  // The variable would be evaluated there too.
+  EXPECT_THAT(unsafe.err, Not(HasSubstr("TUTTI_ITEM")));
+  EXPECT_THAT(unsafe.err, HasSubstr("expr {} + 1"));
+  EXPECT_EQ(sh("tutti map ::: 41 -- 'expr {} + 1'").out, "42\n");
   EXPECT_TRUE(nothing_left());
 }
 
@@ -132,6 +138,71 @@ TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
   }
   ASSERT_EQ(sh("tutti map --force --quiet --output_dir out ::: a c -- echo {}").exit_code, 0);
   EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"c\""));
+}
+
+TEST_F(Everyday, FilesOfSomebodyElseAreNeitherReplacedNorRemoved) {
+  for (const char* name : {"results.jsonl", "failed.jsonl", "large/corpus.bin", "journal/notes.txt",
+                           "manifest.json", "status.json"}) {
+    SCOPED_TRACE(name);
+    const fs::path file = folder_.path() / "mine" / name;
+    fs::create_directories(file.parent_path());
+    write_file_atomic(file, "{\"mine\": 1}\n");
+    for (const char* how : {"", "--force ", "parallel.resume=false ", "--async "}) {
+      const auto r = sh("tutti map --items 3 --output_dir mine " + std::string(how) + "-- echo {}");
+      EXPECT_EQ(r.exit_code, 2) << how << r.err;
+      EXPECT_THAT(r.err, HasSubstr("mine/" + fs::path(name).begin()->string())) << how;
+      EXPECT_THAT(r.err, HasSubstr("fix: use another folder")) << how;
+    }
+    EXPECT_EQ(read_file(file), "{\"mine\": 1}\n");
+    EXPECT_FALSE(fs::exists(folder_.path() / "mine/.tutti"));
+    fs::remove_all(folder_.path() / "mine");
+  }
+  // Other files are in nobody's way, and starting over leaves what we did not write.
+  const std::string big = "-- 'head -c 400000 /dev/zero | tr \"\\0\" x'";
+  ASSERT_EQ(
+      sh("mkdir mine; echo x >mine/notes; tutti map --quiet --items 2 --output_dir mine " + big)
+          .exit_code,
+      0);
+  ASSERT_EQ(sh("test $(ls mine/large | wc -l) = 2").exit_code, 0);
+  ASSERT_EQ(sh("echo 1 >mine/large/corpus.bin; echo 2 >mine/journal/notes.txt; tutti map --quiet "
+               "--force --items 3 --output_dir mine -- echo {}")
+                .exit_code,
+            0);
+  EXPECT_EQ(sh("ls mine/large; cat mine/notes mine/large/corpus.bin mine/journal/notes.txt").out,
+            "corpus.bin\nx\n1\n2\n");
+  EXPECT_EQ(sh("ls mine/journal/*.journal | wc -l").out, "1\n");
+}
+
+TEST_F(Everyday, ABrokenManifestIsToldAndForceStartsOver) {
+  const std::string run = "tutti map --quiet --items 3 --output_dir out ";
+  ASSERT_EQ(sh(run + "-- echo {}").exit_code, 0);
+  for (const char* broken : {"", "{\"version\":"}) {
+    write_file_atomic(folder_.path() / "out/manifest.json", broken);
+    const auto refused = sh(run + "-- echo {}");
+    EXPECT_EQ(refused.exit_code, 3) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("out/manifest.json"));
+    EXPECT_THAT(refused.err, HasSubstr("fix: use another folder, or run with --force"));
+    const auto forced = sh(run + "--force -- echo {}");
+    EXPECT_EQ(forced.exit_code, 0) << forced.err;
+    EXPECT_EQ(num_lines("out/results.jsonl"), 3U);
+  }
+}
+
+TEST_F(Everyday, OnlyTheNewlineEndsAnItem) {
+  for (const char* items : {"printf 'a\\r\\n b \\n' |", "printf 'a\\r\\n b \\n' >list;"}) {
+    const std::string from = std::string(items).ends_with(";") ? " --items list" : "";
+    EXPECT_EQ(sh(items + (" tutti map" + from) + " -- printf '[%s]' {}").out, "[a\r]\n[ b ]\n");
+  }
+}
+
+TEST_F(Everyday, AnInterruptedRunWithoutAFolderDoesNotPromiseToGoOn) {
+  const auto r = sh("set -m; " + kTutti +
+                    " map -j 1 ::: a b -- 'touch began; sleep 100' 2>said & "
+                    "until [ -e began ]; do sleep 0.02; done; "
+                    "kill -INT $!; sleep 0.5; kill -INT $!; wait $!");
+  EXPECT_EQ(r.exit_code, 130) << content("said");
+  EXPECT_THAT(content("said"), HasSubstr("the same command begins anew"));
+  EXPECT_THAT(content("said"), Not(HasSubstr("to continue")));
 }
 
 TEST_F(Everyday, AFlippedBitIsToldWithItsPlaceAndCostsOneItem) {

@@ -17,6 +17,17 @@ std::string LargeResult::own_name(std::string_view worker_name) {
   return std::string(worker_name.substr(worker_name.find('-') + 1));
 }
 
+bool LargeResult::is_name(std::string_view name) {
+  if (name.ends_with(".tmp")) name.remove_suffix(4);
+  if (!name.ends_with(".json")) return false;
+  name.remove_suffix(5);
+  const auto parts = split(std::string(name), '-');
+  if (parts.size() < 3 || parts.size() > 4 || parts.back().size() != 8) return false;
+  for (const std::string& part : parts)
+    if (part.empty() || part.find_first_not_of("0123456789abcdef") != part.npos) return false;
+  return true;
+}
+
 std::string LargeResult::problem(const std::filesystem::path& file) {
   std::error_code failure;
   const auto size = std::filesystem::file_size(file, failure);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <unordered_map>
 
@@ -77,6 +78,66 @@ void remove_leftovers(const fs::path& folder) {
     if (is_temporary_name(entry.path())) fs::remove(entry.path(), ignored);
 }
 
+bool is_own_journal(const fs::path& file) {
+  const std::string name = file.filename();
+  return name.ends_with(".journal") && (name.starts_with("driver-") || name.starts_with("async-"));
+}
+
+// An empty file or folder is nobody's loss.
+bool holds_something(const fs::path& path) {
+  std::error_code failure;
+  const auto status = fs::symlink_status(path, failure);
+  if (!fs::exists(status)) return false;
+  const bool empty = fs::is_empty(path, failure);
+  return failure || !empty;
+}
+
+// Was a run of ours here? Each makes .tutti first; a copy may have lost it, but not the manifest.
+bool is_run_folder(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_directory(folder / ".tutti", ignored)) return true;
+  try {
+    const Json manifest = read_manifest(folder);
+    return manifest.is_object() && manifest.contains("fingerprint_hash");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The manifest comes last: without it the rest would look like somebody else's.
+constexpr std::array kOwnNames = {"journal",      "large",       "results.jsonl",
+                                  "failed.jsonl", "status.json", "manifest.json"};
+
+// Somebody's files that a run would replace or remove. Nothing has been touched yet.
+void refuse_foreign_files(const fs::path& folder) {
+  if (is_run_folder(folder)) return;
+  for (const char* name : kOwnNames)
+    if (holds_something(folder / name))
+      throw ConfigError(
+          fmt::format("{} is not of a Tutti run, and a run in this folder would overwrite it",
+                      (folder / name).string()),
+          "use another folder, or move the file away");
+}
+
+// What is not ours inside of journal/ and large/ stays.
+void remove_own_files(const fs::path& folder) {
+  for (const std::string name : kOwnNames) {
+    const fs::path path = folder / name;
+    if (name == "journal" || name == "large") {
+      std::vector<fs::path> ours;
+      std::error_code absent;
+      for (const auto& entry : fs::directory_iterator(path, absent))
+        if (name == "journal" ? is_own_journal(entry.path())
+                              : LargeResult::is_name(entry.path().filename().string()))
+          ours.push_back(entry.path());
+      for (const fs::path& file : ours) fs::remove(file);
+      if (!holds_something(path)) fs::remove(path);
+    } else {
+      fs::remove(path);
+    }
+  }
+}
+
 std::uint64_t count_lines(const fs::path& file) {
   const MappedFile bytes(file);
   return static_cast<std::uint64_t>(std::count(bytes.bytes().begin(), bytes.bytes().end(), '\n'));
@@ -95,7 +156,16 @@ std::vector<fs::path> journal_files(const fs::path& folder) {
 
 fs::path item_names_path(const fs::path& folder) { return folder / ".tutti" / "item_names.jsonl"; }
 
-Json read_manifest(const fs::path& folder) { return read_json_file(folder / "manifest.json"); }
+Json read_manifest(const fs::path& folder) {
+  const fs::path path = folder / "manifest.json";
+  try {
+    return read_json_file(path);
+  } catch (const DataError& error) {
+    throw DataError(
+        error.what(),
+        "use another folder, or run with --force (parallel.resume=false) to start over");
+  }
+}
 Json read_status(const fs::path& folder) { return read_json_file(folder / "status.json"); }
 
 RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
@@ -104,6 +174,7 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
       fingerprint_(fingerprint),
       hash_(Fingerprint(fingerprint_).hash()),
       indices_(std::move(indices)) {
+  refuse_foreign_files(path_);
   make_own_folder(path_);
   make_private_folder(path_ / ".tutti");
   lock_ = std::make_unique<FolderLock>(path_);
@@ -111,13 +182,11 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   refuse_if_async_alive(path_);
   remove_leftovers(path_);
   remove_leftovers(path_ / ".tutti");
-  const Json manifest = read_manifest(path_);
+  const Json manifest = options.resume ? read_manifest(path_) : Json();
   created_ = utc_timestamp(Clock::system().unix_seconds());
   if (!options.resume) {
     remove_async(path_);
-    for (const char* name :
-         {"journal", "large", "manifest.json", "results.jsonl", "failed.jsonl", "status.json"})
-      fs::remove_all(path_ / name);
+    remove_own_files(path_);
   } else if (manifest.is_object()) {
     const auto differences =
         Fingerprint(fingerprint_).changes_since(Fingerprint(manifest.value("fingerprint", Json())));

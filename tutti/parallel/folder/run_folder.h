@@ -48,7 +48,7 @@ struct FolderCounts {
 class RunFolder {
  public:
   // Takes the lock. Throws IoError (in use, read-only, full), ConfigError when what is there was
-  // made with another fingerprint: the message lists what differs.
+  // made with another fingerprint (the message lists what differs) or by no run at all.
   RunFolder(std::filesystem::path path, const Json& fingerprint, Indices indices,
             RunFolderOptions options);
   ~RunFolder();

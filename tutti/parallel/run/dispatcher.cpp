@@ -19,7 +19,7 @@ constexpr std::size_t kLeasesInFlight = 2;  // one running, one queued: no gap b
 
 std::exception_ptr item_error(std::uint64_t index, std::string_view text) {
   return std::make_exception_ptr(TaskError(fmt::format("item {} failed: {}", index, text),
-                                           "use on_error: skip to go on without it"));
+                                           "use parallel.on_error=skip to go on without it"));
 }
 
 }  // namespace

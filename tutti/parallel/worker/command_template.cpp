@@ -112,6 +112,14 @@ constexpr char kUseTheVariable[] =
     "the item is also in the variable TUTTI_ITEM: write \"$TUTTI_ITEM\" there, or put the command "
     "into a script and give it {} as an argument";
 
+// A variable would be evaluated there just as well.
+constexpr char kUseAProgram[] =
+    "give the item to a program that reads it as text or number, as in: expr {} + 1 , or put the "
+    "command into a script that checks its argument first, and give it {}";
+constexpr char kUseAScript[] =
+    "put the command into a script and give it {} as an argument; {.}, {/} and {//} are parts of "
+    "the item";
+
 [[noreturn]] void refuse(std::string_view line, const std::string& why, const std::string& fix) {
   throw ConfigError("map: the item cannot be put safely into `" + std::string(line) + "`: " + why,
                     fix);
@@ -210,7 +218,7 @@ class Rewriter {
                      : "put single quotes around the inner command, or: " +
                            std::string(kUseTheVariable));
     if (name == "let")
-      refuse(line_, "let evaluates the item, and it could be a command", kUseTheVariable);
+      refuse(line_, "let evaluates the item, and it could be a command", kUseAProgram);
     if (std::any_of(command.words.begin(), command.words.end(), [](const std::string& word) {
           return is_one_of(last_part(word), {"ssh", "rsh", "pdsh"});
         }))
@@ -382,7 +390,8 @@ class Rewriter {
   }
 
   // Text that is no place for a reference, up to where its brackets are closed.
-  void without_places(std::size_t begin, char open, char close_with, const char* what) {
+  void without_places(std::size_t begin, char open, char close_with, const char* what,
+                      const char* fix) {
     std::size_t end = begin;
     int depth = 0;
     for (; end < line_.size(); ++end) {
@@ -394,24 +403,25 @@ class Rewriter {
       if (line_[end] == close_with && --depth == 0) break;
     }
     const std::string_view inside = line_.substr(at_, end - at_);
-    if (has_place(inside)) refuse(line_, std::string(what), kUseTheVariable);
+    if (has_place(inside)) refuse(line_, std::string(what), fix);
     copy(end + 1 - at_);
   }
 
   void arithmetic(std::string_view begin) {
     // Two brackets may also be two subshells; then the text has no place for a reference either.
     without_places(at_ + begin.size() - 2, '(', ')',
-                   "arithmetic evaluates the item, and it could be a command");
+                   "arithmetic evaluates the item, and it could be a command", kUseAProgram);
   }
   void bracket() {
-    without_places(at_ + 1, '[', ']', "arithmetic evaluates the item, and it could be a command");
+    without_places(at_ + 1, '[', ']', "arithmetic evaluates the item, and it could be a command",
+                   kUseAProgram);
   }
   void parameter() {
     // A place would end the expansion, so it shows up in the text of the longest reading.
     const auto end = line_.find('}', at_ + 2);
     if (end != line_.npos && has_place(line_.substr(at_ + 1, end - at_)))
-      refuse(line_, "it stands inside of ${...}", kUseTheVariable);
-    without_places(at_ + 1, '{', '}', "it stands inside of ${...}");
+      refuse(line_, "it stands inside of ${...}", kUseAScript);
+    without_places(at_ + 1, '{', '}', "it stands inside of ${...}", kUseAScript);
   }
 
   void begin_document() {
