@@ -201,6 +201,35 @@ TEST_F(Training, AFinishedRunKeepsItsConfigAndSaysWhatToRaise) {
   EXPECT_THAT(read_file(toy.exp() / "config.yaml"), HasSubstr("0.05"));
 }
 
+TEST_F(Training, TheWaysOnNameAllThatDiffers) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"+trainer.max_steps=2"}).ok());
+  const auto refused = [&](ToyTraining::Words words) {
+    words.insert(words.end(), {"+trainer.max_steps=4", "optimizer.lr=0.05"});
+    const auto result = toy.train(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    return result.err + result.out;
+  };
+  EXPECT_THAT(refused({"--continue_with", "optimizer.lr", "seed=2"}),
+              testing::AllOf(HasSubstr("--continue_with optimizer.lr seed  goes on"),
+                             testing::Not(HasSubstr("is finished"))));
+  EXPECT_THAT(refused({"--continue_with", "optimzer.lr"}),
+              testing::AllOf(HasSubstr("--continue_with optimzer.lr: that key does not differ"),
+                             HasSubstr("--continue_with optimizer.lr  goes on")));
+  EXPECT_THAT(refused({"model.sample_rate=8000"}), HasSubstr("if its weights fit"));
+  // Weights of other shapes are no beginning.
+  std::string config = read_file(toy.exp() / "config.yaml");
+  const std::size_t model = config.find("\nmodel:\n");
+  ASSERT_NE(model, std::string::npos) << config;
+  config.insert(model + 8, "  encoder_conf:\n    output_size: 4\n");
+  write_file_atomic(toy.exp() / "config.yaml", config);
+  EXPECT_THAT(
+      refused({}),
+      testing::AllOf(HasSubstr("not --continue_with: another model.encoder_conf.output_size"),
+                     HasSubstr("--force"), HasSubstr("exp_tag="),
+                     testing::Not(HasSubstr("goes on from"))));
+}
+
 TEST_F(Training, AModelThatDoesNotFitLeavesTheConfigAlone) {
   const ToyTraining toy;
   ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());

@@ -82,6 +82,8 @@ bool is_free_name(const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+constexpr std::size_t kShownDifferences = 20;
+
 bool is_under(const std::string& key, const std::string& block) {
   return key == block || key.rfind(block + ".", 0) == 0;
 }
@@ -166,38 +168,79 @@ std::string reached_limits(const trainer::LoopSettings& loop) {
                                         .seconds = state.value("seconds", 0.0)});
 }
 
+// Rates are fractions; whole numbers, names and switches of these parts make other layers.
+bool reshapes(const std::string& key, const Json* before, const Json* now) {
+  static const std::vector<std::string> parts = {
+      "model.decoder",    "model.decoder_conf",   "model.encoder",     "model.encoder_conf",
+      "model.input_size", "model.joint_net_conf", "model.postencoder", "model.postencoder_conf",
+      "model.preencoder", "model.preencoder_conf"};
+  return is_among(key, parts) && !(before && before->is_number_float()) &&
+         !(now && now->is_number_float());
+}
+
+// What --continue_with must name for all of them: blocks where the keys would fill a screen.
+std::vector<std::string> names_of(const std::vector<ConfigDifference>& differences) {
+  std::vector<std::string> names;
+  for (const ConfigDifference& d : differences) {
+    const std::string name =
+        differences.size() > kShownDifferences ? d.key.substr(0, d.key.find('.')) : d.key;
+    if (names.empty() || names.back() != name) names.push_back(name);
+  }
+  return names;
+}
+
+std::string describe(const std::vector<ConfigDifference>& differences) {
+  std::vector<std::string> lines;
+  for (const ConfigDifference& d : differences)
+    lines.push_back(fmt::format("  {}: {} there, {} here", d.key, d.before, d.now));
+  if (lines.size() > kShownDifferences) {
+    lines.resize(kShownDifferences);
+    lines.push_back(fmt::format("  and {} more", differences.size() - kShownDifferences));
+  }
+  return join(lines, "\n");
+}
+
+// The line about --continue_with in the ways on.
+std::string way_to_continue(const std::vector<ConfigDifference>& differences,
+                            const trainer::LoopSettings& loop) {
+  const auto reshaped = std::find_if(differences.begin(), differences.end(),
+                                     [](const ConfigDifference& d) { return d.reshapes; });
+  if (reshaped != differences.end())
+    return fmt::format("(not --continue_with: another {} gives the weights other shapes)",
+                       reshaped->key);
+  const bool model = std::any_of(differences.begin(), differences.end(),
+                                 [](const auto& d) { return is_under(d.key, "model"); });
+  const std::string limits = reached_limits(loop);
+  return fmt::format("--continue_with {}  goes on from the last checkpoint with what is here{}{}",
+                     join(names_of(differences), " "), model ? ", if its weights fit" : "",
+                     limits.empty() ? "" : "; that run is finished: " + limits);
+}
+
 void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
                            const trainer::LoopSettings& loop) {
   const fs::path path = config_path(exp_dir);
-  const fs::path& checkpoints = loop.checkpoint_folder;
-  if (!fs::exists(path) || !trainer::CheckpointStore::has_any(checkpoints)) return;
+  if (!fs::exists(path) || !trainer::CheckpointStore::has_any(loop.checkpoint_folder)) return;
   // Through text, so that both have gone the same way.
   const Json now =
       config::to_json(config::parse_yaml(config::to_yaml(context.training), "this config"));
-  const auto differences =
-      config_differences(read_config(path), now, context.request.continue_with);
-  if (differences.empty()) return;
-  std::vector<std::string> lines, keys;
-  for (const ConfigDifference& d : differences) {
-    lines.push_back(fmt::format("  {}: {} there, {} here", d.key, d.before, d.now));
-    keys.push_back(d.key);
-  }
-  constexpr std::size_t kShown = 20;
-  if (lines.size() > kShown) {
-    lines.resize(kShown);
-    lines.push_back(fmt::format("  and {} more", keys.size() - kShown));
-    keys.resize(kShown);
-  }
-  const std::string limits = reached_limits(loop);
+  const Json before = read_config(path);
+  const auto& accepted = context.request.continue_with;
+  if (config_differences(before, now, accepted).empty()) return;
+  const auto differences = config_differences(before, now);  // all: the next command must name them
+  std::string text = describe(differences);
+  // Only here: a job that comes back names what differs no more.
+  for (const std::string& key : accepted)
+    if (std::none_of(differences.begin(), differences.end(),
+                     [&](const auto& d) { return is_under(d.key, key); }))
+      text += fmt::format("\n--continue_with {}: that key does not differ", key);
   throw ConfigError(
       fmt::format("{} was trained with another config ({}):\n{}", exp_dir.string(), path.string(),
-                  join(lines, "\n")),
+                  text),
       fmt::format("one of\n"
                   "    --force  starts over; the old checkpoints are kept in {}.before\n"
-                  "    --continue_with {}  goes on from the last checkpoint with what is here{}\n"
-                  "    exp_tag=NAME  trains it beside the old one",
-                  checkpoints.filename().string(), join(keys, " "),
-                  limits.empty() ? "" : "; that run is finished: " + limits));
+                  "    exp_tag=NAME  trains it beside the old one\n"
+                  "    {}",
+                  loop.checkpoint_folder.filename().string(), way_to_continue(differences, loop)));
 }
 
 // One earlier run is kept.
@@ -258,8 +301,9 @@ std::vector<ConfigDifference> config_differences(const Json& before, const Json&
           moved(x->second.get<std::string>(), before, now) == y->second.get<std::string>())
         continue;
     }
-    out.push_back({key, shown(x == a.end() ? nullptr : &x->second),
-                   shown(y == b.end() ? nullptr : &y->second)});
+    const Json* was = x == a.end() ? nullptr : &x->second;
+    const Json* is = y == b.end() ? nullptr : &y->second;
+    out.push_back({key, shown(was), shown(is), reshapes(key, was, is)});
   }
   return out;
 }

@@ -36,6 +36,7 @@ struct ConfigDifference {
   std::string key;  // "optimizer.lr"
   std::string before;
   std::string now;
+  bool reshapes = false;  // of weights: a size or kind in the model
 };
 // What matters to the weights, in the order of keys. `accepted`: keys (or blocks) that may differ.
 std::vector<ConfigDifference> config_differences(const Json& before, const Json& now,
