@@ -9,6 +9,7 @@
 #include "tests/parallel/processes.h"
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/run_folder.h"
 
@@ -124,8 +125,11 @@ bool BedTest::bring_down() {
 
 void BedTest::SetUp() {
   if (!skip_reason_.empty()) GTEST_SKIP() << skip_reason_;
-  if (!user_.empty())
+  if (!user_.empty()) {
     sh("chown " + user_ + " " + folder_.path().string() + "; chmod 755 " + folder_.path().string());
+    // This test looks into runs of that user, as root.
+    ::setenv(kTrustedUserVariable, sh("stat -c %u " + folder_.path().string()).c_str(), 1);
+  }
 }
 
 // Workers of a test that failed must not disturb the next.
