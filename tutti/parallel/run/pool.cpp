@@ -161,13 +161,13 @@ void Pool::on_submitted(int asked, const Submitted& answer) {
     unanswered_since_.reset();
     return;
   }
-  const auto now = steady_clock::now();
   std::string words;
   try {
     std::rethrow_exception(answer.error);
   } catch (const std::exception& error) {
     words = error.what();
   }
+  const auto now = steady_clock::now();
   if (answer.unreachable) {
     if (!unanswered_since_) unanswered_since_ = now;
     const int pause = 1 << std::min(unanswered_submissions_++, 6);
