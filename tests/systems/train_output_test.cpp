@@ -83,8 +83,7 @@ TEST(TrainOutput, ATerminalGetsOneProgressLineAndATable) {
     EXPECT_THAT(text, HasSubstr("\x1b[K\r"));
     EXPECT_THAT(text, Not(testing::ContainsRegex("\x1b\\[[0-9;]*m")));
     EXPECT_THAT(text, Not(HasSubstr("\x1e")));
-    // Which of the lines are shown depends on how fast the machine is; one of them always is.
-    EXPECT_THAT(text, testing::ContainsRegex("epoch [0-9]+(/3, step |, trying a validation)"));
+    EXPECT_THAT(text, HasSubstr("epoch 1/3, step "));
     EXPECT_EQ(count(text, "val loss"), 1U) << text;
     EXPECT_THAT(text, Not(HasSubstr("[rank 0]")));
     EXPECT_THAT(text, HasSubstr("best valid/loss: "));

@@ -119,6 +119,17 @@ bool draws(const Run& run) {
   return run.is_main() && run.settings.show_progress && log::terminal_columns() > 0;
 }
 
+// A few times a second, and at once when training gives way to validation or the other way round.
+bool is_time_to_draw(Run& run, bool validation) {
+  constexpr auto kEvery = std::chrono::milliseconds(200);
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_new = run.console.drew_validation != validation;
+  if (!draws(run) || (!is_new && now - run.console.drawn < kEvery)) return false;
+  run.console.drawn = now;
+  run.console.drew_validation = validation;
+  return true;
+}
+
 double elapsed_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -202,10 +213,7 @@ void log_interval(Run& run) {
 }
 
 void show_progress(Run& run) {
-  constexpr auto kEvery = std::chrono::milliseconds(200);
-  const auto now = std::chrono::steady_clock::now();
-  if (now - run.console.drawn < kEvery || !draws(run)) return;
-  run.console.drawn = now;
+  if (!is_time_to_draw(run, /*validation=*/false)) return;
   update_progress(run);
   log::status(
       progress_line(run.console.progress, static_cast<std::size_t>(log::terminal_columns())));
@@ -213,10 +221,7 @@ void show_progress(Run& run) {
 
 void show_validation(Run& run, std::int64_t batch, std::optional<std::int64_t> batches,
                      bool sanity_check) {
-  constexpr auto kEvery = std::chrono::milliseconds(200);
-  const auto now = std::chrono::steady_clock::now();
-  if (now - run.console.drawn < kEvery || !draws(run)) return;
-  run.console.drawn = now;
+  if (!is_time_to_draw(run, /*validation=*/true)) return;
   log::status(fmt::format("epoch {}, {}: batch {}{}", run.epoch + 1,
                           sanity_check ? "trying a validation" : "validation", batch,
                           batches ? fmt::format("/{}", *batches) : ""));

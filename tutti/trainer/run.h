@@ -43,6 +43,7 @@ struct Console {
   std::optional<double> best;  // by the first criterion
   double seconds_per_step = 0;
   std::chrono::steady_clock::time_point epoch_start, drawn;
+  bool drew_validation = false;  // what the line on the terminal is about
 };
 
 struct Run {
