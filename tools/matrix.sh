@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ./run matrix [ctest args]: the ordinary tests under each setting that another machine may have; one line per setting, then a
-# table for CONTRIBUTING.md. ONLY="one-core umask" runs some of them. Arguments choose tests (-L unit, -R name).
+# table for CONTRIBUTING.md. ONLY="one-core umask" runs some of them; SPACED="a folder" keeps the build of the last row there.
+# Arguments choose tests (-L unit, -R name).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 choice=("$@")
@@ -60,15 +61,15 @@ as_user() {
     env --unset=XDG_RUNTIME_DIR bash -c 'eval "choice=($CHOICE)"; tests'
   chown -R "$owner" build/Testing
 }
-kernels() {  # another BLAS kernel and another instruction set of oneDNN
-  OPENBLAS_CORETYPE=$1 DNNL_MAX_CPU_ISA=$2 tests
-}
-spaced_project() {  # the torch-free rooms, built there
-  local there="$work/a project"
+with() { (export "$@" && tests); }
+spaced_project() {  # built there: the compiler cache knows most of it
+  local there=${SPACED:-$work/a project}
   mkdir -p "$there"
   git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$there"
-  (cd "$there" && ./run build notorch) || return
-  build="$there/build-notorch" tests
+  # What tests look for beside the project.
+  [[ -e $there/../shared || ! -d ../shared ]] || ln -s "$(realpath ../shared)" "$there/../shared"
+  (cd "$there" && ./run build release) || return
+  build="$there/build" tests
 }
 
 row plain "as it is" tests
@@ -81,10 +82,17 @@ row proxy "proxy variables of a proxy that is not there" proxied
 row python "another python3 first on PATH" other_python
 row ipv6 "IPv6 off" no_ipv6
 row user "an ordinary user" as_user
-row haswell "OPENBLAS_CORETYPE=Haswell, DNNL_MAX_CPU_ISA=AVX2" kernels Haswell AVX2
-row skylakex "OPENBLAS_CORETYPE=SkylakeX, DNNL_MAX_CPU_ISA=AVX512_CORE" kernels SkylakeX AVX512_CORE
-row project "a project folder with a space in its name (torch-free rooms)" spaced_project
+kernels=(Sandybridge Haswell)
+! grep -qw avx512f /proc/cpuinfo || kernels+=(SkylakeX)
+! grep -qw avx512_bf16 /proc/cpuinfo || kernels+=(SapphireRapids)
+for kernel in "${kernels[@]}"; do
+  row "$kernel" "OPENBLAS_CORETYPE=$kernel" with "OPENBLAS_CORETYPE=$kernel"
+done
+for isa in AVX2 AVX512_CORE; do row "$isa" "DNNL_MAX_CPU_ISA=$isa" with "DNNL_MAX_CPU_ISA=$isa"; done
+row project "a project folder with a space in its name" spaced_project
 
 printf '\n| setting | failed | skipped | which |\n|---|---|---|---|\n'
 printf '%s\n' "${rows[@]}"
-! printf '%s\n' "${rows[@]}" | grep -vE '\| 0 of [0-9]+ \|' | grep -q .
+bad=$(printf '%s\n' "${rows[@]}" | grep -cvE '\| 0 of [0-9]+ \|')
+printf '\nmatrix: %d of %d settings passed\n' "$((${#rows[@]} - bad))" "${#rows[@]}"
+((bad == 0))

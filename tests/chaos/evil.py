@@ -33,6 +33,47 @@ def _stop(wanted, wake):
     return act
 
 
+def _daemon(name, number, word):
+    """To a daemon of the run's bed: it is woken or started again a while later."""
+    def act(run, luck):
+        pids = getattr(run.bed, name)()
+        if not pids:
+            return None
+        pid = luck.choice(pids)
+        if not machine.send(pid, number):
+            return None
+        run.later(luck.uniform(1, 15), (lambda: machine.send(pid, signal.SIGCONT)) if number == signal.SIGSTOP else run.bed.revive)
+        return f"{word} {name} {pid}"
+    return act
+
+
+def node_off(run, luck):
+    """A Slurm node with its daemon, jobs and all."""
+    pids = run.bed.node(luck)
+    for pid in pids:
+        machine.send(pid, signal.SIGKILL)
+    if not pids:
+        return None
+    run.later(luck.uniform(1, 15), run.bed.revive)
+    return f"node powered off, {len(pids)} processes"
+
+
+def host_off(run, luck):
+    number = luck.randint(1, run.bed.num_hosts)
+    plug = run.bed.host(number)
+    if not plug or not machine.send(plug, signal.SIGKILL):
+        return None
+    run.later(luck.uniform(1, 15), run.bed.revive)
+    return f"host h{number} powered off"
+
+
+def cable(run, luck):
+    link = run.bed.cable(luck.randint(1, run.bed.num_hosts))
+    run.ip("link", "set", link, "down")
+    run.later(luck.uniform(0.5, 10), lambda: run.ip("link", "set", link, "up"))
+    return f"cable {link} pulled"
+
+
 def full_disk(run, luck):
     if not run.disk:
         return None
@@ -117,4 +158,9 @@ THINGS = {
     "disk full": full_disk, "byte flipped": lambda run, luck: _damage(run, luck, "flip"),
     "tail cut": lambda run, luck: _damage(run, luck, "cut"), "clock jump": clock_jump, "slow fsync": slow_disk,
     "odd scheduler": odd_scheduler, "network cut": partition,
+    "kill -9 slurmd": _daemon("slurmd", signal.SIGKILL, "kill -9"), "SIGSTOP slurmd": _daemon("slurmd", signal.SIGSTOP, "SIGSTOP"),
+    "kill -9 slurmctld": _daemon("slurmctld", signal.SIGKILL, "kill -9"),
+    "SIGSTOP slurmctld": _daemon("slurmctld", signal.SIGSTOP, "SIGSTOP"), "node powered off": node_off,
+    "kill -9 sshd": _daemon("sshd", signal.SIGKILL, "kill -9"), "SIGSTOP sshd": _daemon("sshd", signal.SIGSTOP, "SIGSTOP"),
+    "kill -9 ssh": _kill("ssh"), "host powered off": host_off, "cable pulled": cable,
 }

@@ -10,6 +10,13 @@ def text(pid, name):
         return ""
 
 
+def link(pid, name):
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")
+    except OSError:
+        return ""
+
+
 def running(pid):
     state = text(pid, "stat").rpartition(")")[2].split()
     return bool(state) and state[0] not in "ZX"
@@ -25,17 +32,14 @@ def processes(folder):
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        try:
-            here = os.readlink(f"/proc/{name}/cwd")
-        except OSError:
-            here = ""
-        if running(name) and any(f"{folder}/" in where for where in (text(name, "cmdline"), text(name, "environ"), here + "/")):
+        where = (text(name, "cmdline"), text(name, "environ"), link(name, "cwd") + "/")
+        if any(f"{folder}/" in words for words in where) and running(name):
             found.append(int(name))
     return found
 
 
 def role(pid):
-    """worker, rank, agent, driver, item or helper (keepers and guards, which only wait for others to die)."""
+    """worker, rank, agent, driver, item, ssh or helper (keepers and guards, which only wait for others to die)."""
     name, words = text(pid, "comm").strip(), text(pid, "cmdline").split()
     if name in ("tutti-keeper", "tutti-guard"):
         return "helper"
@@ -48,6 +52,8 @@ def role(pid):
         if "worker" in words[1:3]:
             return "worker"
         return "agent" if "launch" in words[1:3] else "driver"
+    if program == "ssh":
+        return "ssh"
     return "item" if program in ("sh", "sleep", "sha1sum", "dash") else "helper"
 
 

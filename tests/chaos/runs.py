@@ -1,7 +1,7 @@
 """The kinds of runs of a campaign. A run lives in a folder of its own, is started as often as it takes, and knows what its result
 must be: the bytes of the same work undisturbed."""
-import glob, os, shutil, signal, struct, subprocess, threading, time
-import machine
+import glob, itertools, os, shutil, signal, struct, subprocess, threading, time
+import beds, machine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -14,10 +14,12 @@ MACHINE = ["clock jump", "slow fsync"]
 class Run:
     kinds = []  # evil things that make sense here
     attempt_seconds = 180
+    leave_seconds = 20  # until all its processes are gone
     alone = False  # nobody ends what stands still
+    bed = None  # class of the bed it needs
 
-    def __init__(self, folder, shim):
-        self.folder, self.shim = folder, shim
+    def __init__(self, folder, shim, bed=None):
+        self.folder, self.shim, self.bed = folder, shim, bed
         self.out = os.path.join(folder, "out")
         self.clock = os.path.join(folder, "clock")
         self.fsync_ms = 0
@@ -51,6 +53,10 @@ class Run:
     def met(self):
         """Whether all know of each other. Before that, who stands still is waited for as long as the join timeout (five minutes)."""
         return True
+
+    def left(self):
+        """What is left outside of this machine's processes, in words: jobs in a queue."""
+        return ""
 
     def clean(self):
         """After the last attempt: mounts, namespaces, beds."""
@@ -89,6 +95,10 @@ class Run:
         for pid in self.stopped if self.alone else []:
             if pid in machine.processes(self.folder):
                 machine.send(pid, signal.SIGCONT)
+
+    @staticmethod
+    def ip(*words):
+        return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
 
     def temporary(self):
         return sorted(os.listdir(os.path.join(self.folder, "tmp")))
@@ -150,25 +160,24 @@ class MapAsync(Map):
     def commands(self):
         words = self.words()
         words.insert(2, "--async")
-        return [["sh", "-c", '"$@" && exec "$TUTTI" wait "$OUT"', "sh", *words]]
+        # bash, not sh: items are of sh, and only they are to be killed.
+        return [["bash", "-c", '"$@" && exec "$TUTTI" wait "$OUT"', "bash", *words]]
 
     def env(self):
         return dict(super().env(), TUTTI=TUTTI, OUT=self.out)
 
 
 class Scheduled:
-    """With a strict fake of PBS whose commands may hang, lie and print garbage."""
+    """With a scheduler whose commands may hang, lie and print garbage."""
     alone = True
-    parallel = "env: pbs, options: {cores: 1, processes: 1, memory: 200MB, death_timeout: 10, walltime: '00:30:00'}"
+    options = "options: {cores: 1, processes: 1, memory: 200MB, death_timeout: 10, walltime: '00:30:00'}"
 
-    def prepare(self):
-        super().prepare()
-        self.scheduler = os.path.join(self.folder, "bed")
-        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/up.sh")], env=dict(os.environ, BED=self.scheduler), check=True,
-                       stdout=subprocess.DEVNULL)
-        for path in glob.glob(os.path.join(self.scheduler, "bin", "*")):
-            real = path + ".real"
-            os.rename(path, real)
+    def wrap(self, commands):
+        """Commands in front of the real ones that do as the file `evil` says."""
+        self.scheduler = os.path.join(self.folder, "scheduler")
+        os.makedirs(os.path.join(self.scheduler, "bin"))
+        for real in commands:
+            path = os.path.join(self.scheduler, "bin", os.path.basename(real))
             with open(path, "w") as f:
                 f.write(f"""#!/bin/sh
 case $(cat '{self.scheduler}/evil' 2>/dev/null) in
@@ -184,17 +193,79 @@ exec '{real}' "$@"
     def env(self):
         return dict(super().env(), PATH=os.path.join(self.scheduler, "bin") + ":" + os.environ["PATH"])
 
+
+class Pbs(Scheduled):
+    """A strict fake of PBS."""
+    parallel = "env: pbs, " + Scheduled.options
+
+    def prepare(self):
+        super().prepare()
+        self.fake = os.path.join(self.folder, "bed")
+        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/up.sh")], env=dict(os.environ, BED=self.fake), check=True,
+                       stdout=subprocess.DEVNULL)
+        self.wrap(glob.glob(os.path.join(self.fake, "bin", "*")))
+
     def clean(self):
-        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/down.sh")], env=dict(os.environ, BED=self.scheduler),
+        subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/down.sh")], env=dict(os.environ, BED=self.fake),
                        stdout=subprocess.DEVNULL)
 
 
-class MapPbs(Scheduled, Map):
+class MapPbs(Pbs, Map):
     kinds = ["odd scheduler", "odd scheduler", "kill -9 worker", "SIGSTOP worker", "kill -9 driver", "SIGSTOP driver"]
 
 
-class MapPbsAsync(Scheduled, MapAsync):
+class MapPbsAsync(Pbs, MapAsync):
     kinds = ["odd scheduler", "kill -9 worker", "SIGSTOP worker"]
+
+
+class Slurm(Scheduled):
+    """A real Slurm of three nodes, whose daemons are killed, stopped and started again."""
+    bed = beds.Slurm
+    leave_seconds = 60
+    parallel = "env: slurm, " + Scheduled.options
+    daemons = ["kill -9 slurmd", "SIGSTOP slurmd", "kill -9 slurmctld", "SIGSTOP slurmctld", "node powered off", "odd scheduler"]
+
+    def prepare(self):
+        super().prepare()
+        self.wrap(shutil.which(name) for name in ("sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo"))
+
+    def env(self):
+        return dict(super().env(), **self.bed.env())
+
+    def left(self):
+        """Jobs that a driver could not cancel (a dead one, or there was nobody to ask) find their run over, and end."""
+        end = time.monotonic() + 90
+        while (jobs := self.bed.queue()) != [] and time.monotonic() < end:
+            self.bed.hurry()
+            time.sleep(0.5)
+        return f"jobs are left in the queue: {jobs}" if jobs != [] else ""
+
+    def clean(self):
+        if self.bed.queue() != []:
+            self.bed.empty()
+
+
+class MapSlurm(Slurm, Map):
+    kinds = Slurm.daemons + ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "SIGSTOP driver", "slow fsync"]
+
+
+class MapSlurmAsync(Slurm, MapAsync):
+    kinds = Slurm.daemons + ["kill -9 worker", "SIGSTOP worker"]
+
+
+class MapSsh(Map):
+    """Three hosts with an sshd each."""
+    bed = beds.Ssh
+    alone = True
+    leave_seconds = 60
+    kinds = ["kill -9 sshd", "SIGSTOP sshd", "kill -9 ssh", "host powered off", "cable pulled", "kill -9 worker", "SIGSTOP worker",
+             "kill -9 driver", "SIGSTOP driver", "kill -9 item", "slow fsync"]
+
+    def prepare(self):
+        config = os.path.join(self.bed.folder, "ssh_config")
+        self.parallel = (f"env: ssh, interface: {self.bed.interface()}, options: {{hosts: [h1, h2, h3], worker_options: "
+                         f"{{death_timeout: 10}}, connect_options: {{config: {config}, keepalive_interval: 1}}}}")
+        super().prepare()
 
 
 class Train(Run):
@@ -230,16 +301,13 @@ class TrainFsdp(Train):
 
 class TwoHosts(Train):
     """`tutti launch` on two hosts made of network namespaces."""
+    pairs = itertools.count()
     kinds = ["kill -9 rank", "SIGSTOP rank", "kill -9 agent", "network cut", "network cut"] + MACHINE
     restarts = "2"
 
-    @staticmethod
-    def ip(*words):
-        return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
-
     def prepare(self):
         super().prepare()
-        self.hosts = [f"chaos{os.getpid()}{side}" for side in "ab"]
+        self.hosts = [f"chaos{os.getpid()}-{number}{side}" for number in [next(self.pairs)] for side in "ab"]
         a, b = self.hosts
         for host in self.hosts:
             self.ip("netns", "add", host)
@@ -291,6 +359,12 @@ def available():
         kinds["map small disk"] = MapFull
     else:
         left_out["map small disk"] = "needs root (mount)"
+    # What the daemons need is installed when their beds come up.
+    real = {"map slurm": MapSlurm, "map slurm async": MapSlurmAsync, "map ssh": MapSsh}
+    if root:
+        kinds.update(real)
+    else:
+        left_out[", ".join(real)] = "needs root (daemons, namespaces)"
     if os.path.exists(os.path.join(BIN, "trainer_rank")):
         kinds.update({"train ddp": Train, "train fsdp": TrainFsdp})
         if root:

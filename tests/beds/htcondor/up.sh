@@ -107,7 +107,7 @@ if ! alive "$BED/run/init.pid"; then
   clean setsid unshare --mount --pid --fork --kill-child=KILL --propagation private sh -c "
     mount --bind $R $R && mount --rbind /dev $R/dev && mount -t proc proc $R/proc
     for d in /tmp $BIND; do [ -d \$d ] && mount --bind \$d $R\$d; done
-    exec chroot $R /usr/sbin/condor_master -f" &
+    exec chroot $R /usr/sbin/condor_master -f" >/dev/null 2>&1 &
   for _ in $(seq 100); do
     for d in /proc/[0-9]*; do
       [[ $(readlink "$d/exe" 2>/dev/null) == */condor_master && $(readlink "$d/root" 2>/dev/null) == "$R" ]] || continue
