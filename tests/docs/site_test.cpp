@@ -111,5 +111,23 @@ TEST(Site, TroubleshootingNamesMessagesThatExist) {
   EXPECT_GE(count, 20);
 }
 
+// bins x accumulation x GPUs of every line: another batch wants another learning rate.
+TEST(Recipes, LinesOfLibrispeechKeepTheEffectiveBatch) {
+  const auto number = [](const std::string& line, const std::string& key, long otherwise) {
+    const std::size_t at = line.find(key + "=");
+    return at == std::string::npos ? otherwise : std::stol(line.substr(at + key.size() + 1));
+  };
+  int count = 0;
+  for (const auto& line : split(read_file(kSource / "recipes/librispeech_100/README.md"), '\n')) {
+    if (line.find("tutti train --config $T") == std::string::npos) continue;
+    EXPECT_EQ(number(line, "$B", 3800000) * number(line, "accumulate_grad_batches", 4) *
+                  number(line, "num_device", 1) * number(line, "num_nodes", 1),
+              15200000)
+        << line;
+    ++count;
+  }
+  EXPECT_EQ(count, 4);
+}
+
 }  // namespace
 }  // namespace tutti

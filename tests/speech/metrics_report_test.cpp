@@ -100,6 +100,26 @@ TEST(Report, HtmlEscapesEverything) {
   EXPECT_THAT(html, HasSubstr("<title>t &amp; &quot;t&quot;</title>"));
 }
 
+TEST(Report, HtmlShowsTheWorstFirstWithPlainNamesAndAudio) {
+  ErrorRate some({}), none({});
+  some.add({"fine", ""}, "a b", "a b");
+  some.add({"one", ""}, "a b c", "a x c");
+  some.add({"three", ""}, "a b c", "");
+  none.add({"fine", ""}, "a", "a");
+  MetricsReport report;
+  report.add("espnet3.systems.asr.metrics.wer.WER", "clean", none);
+  report.add("espnet3.systems.asr.metrics.wer.WER", "noisy", some);
+  const std::string html = report.to_html("t", [](const std::string& set, const std::string& id) {
+    return id == "three" ? "clips/" + set + "/three.wav" : "";
+  });
+  EXPECT_LT(html.find("<b>three "), html.find("<b>one "));
+  EXPECT_THAT(html, HasSubstr("<h2>noisy: WER</h2>\n<p>2 of 3 utterances have errors"));
+  EXPECT_THAT(html, HasSubstr("<h2>clean: WER</h2>\n<p>0 of 1 utterances have errors.</p>"));
+  EXPECT_THAT(html, Not(HasSubstr("espnet3.systems"))) << "class paths are for programs";
+  EXPECT_THAT(html, HasSubstr("src=\"clips/noisy/three.wav\""));
+  EXPECT_EQ(html.find("<audio"), html.rfind("<audio")) << "only where there is something to hear";
+}
+
 TEST(TextPairs, JoinedByIdWhateverTheOrder) {
   TempFolder folder;
   write_file_atomic(folder.path() / "ref", "b one two\na three\nc\n");

@@ -13,6 +13,7 @@ namespace tutti::systems {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 data::Audio tone(int sample_rate, double seconds) {
   data::Audio audio{.samples = {}, .sample_rate = sample_rate};
@@ -34,11 +35,15 @@ class DemoPage : public testing::Test {
       for (const float x : audio.samples) energy += static_cast<double>(x) * x;
       const double seconds = static_cast<double>(audio.samples.size()) / audio.sample_rate;
       const std::string text = energy > 1 ? "heard a tone" : "heard silence";
-      return Json{{"text", text},
-                  {"tokens", {{{"token", "tone"}, {"begin", 0.0}, {"end", seconds}}}},
-                  {"nbest", {{{"text", text}, {"score", -0.5}}}},
-                  {"rtf", 0.01},
-                  {"seconds", seconds}};
+      return Json{
+          {"text", text},
+          {"tokens",
+           {{{"token", "tone"}, {"begin", 0.0}, {"end", seconds / 2}},
+            {{"token", "<space>"}, {"begin", seconds / 2}, {"end", seconds}}}},
+          {"nbest",
+           {{{"text", text}, {"score", -0.5}}, {{"text", "heard a stone"}, {"score", -2.5}}}},
+          {"rtf", 0.01},
+          {"seconds", seconds}};
     });
     thread_ = std::thread([this] { server_->run(); });
     url_ = "http://127.0.0.1:" + std::to_string(server_->port()) + "/";
@@ -64,7 +69,8 @@ TEST_F(DemoPage, ShowsTheTranscriptOfAnUploadedFile) {
   browser.type("#file", wav.string());
   WebDriver::wait([&] { return browser.text("#text") == "heard a tone"; });
   EXPECT_THAT(browser.text("#figures"), HasSubstr("1.50 s of audio"));
-  EXPECT_THAT(browser.text("#nbest"), HasSubstr("-0.50"));
+  EXPECT_THAT(browser.text("#nbest"), HasSubstr("-2.50 heard a stone"));
+  EXPECT_EQ(browser.script("return shown('<space>') + shown('\u2581cat');"), "cat");
   // The waveform was drawn: some pixel of the canvas is not transparent.
   WebDriver::wait([&] {
     return browser.script(
@@ -94,9 +100,30 @@ TEST_F(DemoPage, SaysWhatIsWrongWithAFile) {
   write_file_atomic(text, "this is not audio");
   WebDriver browser;
   browser.open(url_);
+  const auto wav = folder_.path() / "tone.wav";
+  data::write_wav(wav, tone(8000, 1.0));
+  browser.type("#file", wav.string());
+  WebDriver::wait([&] { return browser.text("#text") == "heard a tone"; });
   browser.type("#file", text.string());
   WebDriver::wait([&] { return !browser.text("#error").empty(); });
-  EXPECT_EQ(browser.text("#text"), "");
+  EXPECT_THAT(browser.text("#error"), HasSubstr("the recording"));
+  EXPECT_THAT(browser.text("#error"), Not(HasSubstr("tutti-demo"))) << "a path of the server";
+  EXPECT_EQ(browser.text("#text"), "") << "of the recording before";
+}
+
+TEST_F(DemoPage, OffersExamples) {
+  const auto wav = folder_.path() / "one two.wav";
+  data::write_wav(wav, tone(8000, 1.0));
+  serve({.examples = {wav}});
+  WebDriver browser;
+  browser.open(url_);
+  WebDriver::wait([&] { return browser.text("#examples") == "Or listen in: one two"; });
+  browser.click(".example");
+  WebDriver::wait([&] { return browser.text("#text") == "heard a tone"; });
+  httplib::Client client("127.0.0.1", server_->port());
+  EXPECT_EQ(client.Get("/api/examples/0")->body, read_file(wav));
+  EXPECT_EQ(client.Get("/api/examples/1")->status, 404);
+  EXPECT_EQ(client.Get("/api/examples/..%2f..%2fetc%2fpasswd")->status, 404);
 }
 
 TEST_F(DemoPage, LimitsSizeAndRate) {

@@ -48,6 +48,13 @@ DemoOptions read_options(const config::Node& demo) {
   DemoOptions options;
   options.title = ui["title"].value_or(options.title);
   options.description = ui["description"].value_or(options.description);
+  for (const auto& entry : ui["examples"].elements()) {
+    const std::filesystem::path file = entry.as<std::string>();
+    if (std::filesystem::exists(file))
+      options.examples.push_back(file);
+    else
+      log::warning("ui.examples: {}: no such file; the page goes without it", file.string());
+  }
   options.host = server["host"].value_or(options.host);
   options.port = server["port"].value_or(options.port);
   options.max_requests_per_minute =
@@ -64,6 +71,7 @@ void demo(const StageContext& context) {
   Json search = config::to_json(model["call_args"]);
   if (!search.is_object()) search = Json::object();
   search["token_times"] = true;
+  search.emplace("nbest", 5);  // what else it may have been
   Recognizer recognizer =
       load_packed_recognizer(model["dir_or_tag"].as<std::string>(), config::from_json(search), 1);
   // Signals are taken by a thread of their own, so that the server can be stopped from plain code.
@@ -73,7 +81,10 @@ void demo(const StageContext& context) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const DemoOptions options = read_options(context.demo);
   DemoServer server(options, [&](const std::string& path) { return recognise(recognizer, path); });
-  fmt::print("open http://{}:{}/ (Ctrl-C ends it)\n", options.host, server.port());
+  fmt::print(
+      "open http://{0}:{1}/ (Ctrl-C ends it)\n"
+      "or:  curl --data-binary @FILE.wav http://{0}:{1}/api/recognize\n",
+      options.host, server.port());
   std::fflush(stdout);
   std::thread waiter([&] {
     int signal = 0;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <map>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -8,6 +9,7 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/speech/metrics/report.h"
+#include "tutti/systems/corpus.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/metric_settings.h"
 #include "tutti/systems/pack.h"
@@ -89,6 +91,61 @@ void note_weights(const StageContext& context, const fs::path& inference_dir) {
   write_file_atomic(inference_dir / kMeasuredWeights, measured.dump(2) + "\n");
 }
 
+// What was said in the worst utterances, so that the page of errors can play it: clips/N/M.wav for
+// the first that are asked for. Without an inference config nobody knows where the audio is.
+class Clips {
+ public:
+  Clips(const StageContext& context, fs::path folder) : folder_(std::move(folder)) {
+    std::error_code absent;
+    fs::remove_all(folder_, absent);
+    if (!context.inference.defined()) return;
+    try {
+      sets_ = open_parts(context.inference, "test", context.folder("data_dir"), 0);
+    } catch (const Error& error) {
+      log::debug("no audio beside the errors: {}", error.what());
+    }
+  }
+
+  std::string link(const std::string& set, const std::string& id) {
+    std::map<std::string, std::string>& known = links_[set];
+    if (const auto found = known.find(id); found != known.end()) return found->second;
+    return known.size() < kMost ? known[id] = write(set, id, known.size()) : "";
+  }
+
+ private:
+  static constexpr std::size_t kMost = 50;  // of a test set
+
+  std::string write(const std::string& set, const std::string& id, std::size_t number) const {
+    for (const auto& [name, dataset] : sets_) {
+      const std::size_t index = name == set ? dataset->find(id) : data::Dataset::kMissing;
+      if (index == data::Dataset::kMissing) continue;
+      try {
+        data::Sample sample = dataset->read(index);
+        if (sample.feature_dim > 0) return "";
+        const fs::path file =
+            folder_ / std::to_string(set_number(set)) / fmt::format("{}.wav", number);
+        make_folders(file.parent_path());
+        data::write_wav(file,
+                        {.samples = std::move(sample.speech), .sample_rate = sample.sample_rate});
+        return file.lexically_relative(folder_.parent_path()).string();
+      } catch (const Error& error) {
+        log::debug("no audio of {}: {}", id, error.what());
+      }
+    }
+    return "";
+  }
+  // Numbers instead of names: those may hold what no file name and no link may.
+  std::size_t set_number(const std::string& set) const {
+    std::size_t number = 0;
+    while (number < sets_.size() && sets_[number].name != set) ++number;
+    return number;
+  }
+
+  fs::path folder_;
+  std::vector<data::NamedDataset> sets_;
+  std::map<std::string, std::map<std::string, std::string>> links_;  // set -> id -> link
+};
+
 }  // namespace
 
 void measure(const StageContext& context) {
@@ -115,8 +172,12 @@ void measure(const StageContext& context) {
   if (metrics.empty())
     throw ConfigError("metrics: got an empty list, expected at least one metric");
   write_file_atomic(inference_dir / "metrics.json", report.to_json().dump(2) + "\n");
+  Clips clips(context, inference_dir / "clips");
   write_file_atomic(inference_dir / "metrics.html",
-                    report.to_html(context.folder("exp_dir").filename().string()));
+                    report.to_html(context.folder("exp_dir").filename().string() + ": every error",
+                                   [&](const std::string& set, const std::string& id) {
+                                     return clips.link(set, id);
+                                   }));
   fmt::print("{}", report.to_text());
   note_weights(context, inference_dir);
   const fs::path page = write_report({.exp_dir = context.folder("exp_dir"),

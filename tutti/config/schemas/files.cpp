@@ -251,6 +251,7 @@ Schema<DemoFile> demo_schema() {
   Schema<DemoUi> ui("demo ui", "The page.");
   ui.field("title", &DemoUi::title, "heading of the page");
   ui.field("description", &DemoUi::description, "a sentence under it");
+  ui.field("examples", &DemoUi::examples, "audio files to try it with, one button each");
   for (const char* key : {"app_script", "inputs", "outputs"})
     ui.refused(key, {}, "remove it: the page takes audio and shows text");
   s.group("ui", &S::ui, ui);

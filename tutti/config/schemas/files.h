@@ -105,6 +105,7 @@ struct DemoModel {
 struct DemoUi {
   std::string title = "Tutti";
   std::string description;
+  std::vector<std::string> examples;
 };
 struct DemoServerKeys {
   std::string host = "127.0.0.1";

@@ -60,6 +60,40 @@ std::string strip_right(std::string line) {
   return line;
 }
 
+// "WER", or "WER#2" for a second entry of the same class.
+std::string short_name(const std::string& name, const std::string& class_path,
+                       const ErrorRate& metric) {
+  return name_of(metric.kind()) + name.substr(class_path.size());
+}
+
+std::vector<const ScoredUtterance*> worst_first(const ErrorRate& metric) {
+  std::vector<const ScoredUtterance*> wrong;
+  for (const ScoredUtterance& utterance : metric.utterances())
+    if (utterance.alignment.counts.errors() > 0) wrong.push_back(&utterance);
+  std::stable_sort(wrong.begin(), wrong.end(), [](const auto* a, const auto* b) {
+    return a->alignment.counts.errors() > b->alignment.counts.errors();
+  });
+  return wrong;
+}
+
+std::string error_html(const ScoredUtterance& utterance, const std::string& audio) {
+  std::string out =
+      fmt::format("<div class=\"u\"><b>{} {}</b> {}", escape_html(utterance.who.id),
+                  escape_html(utterance.who.speaker), counts_line(utterance.alignment.counts));
+  if (!audio.empty())
+    out += fmt::format(" <audio controls preload=\"none\" src=\"{}\"></audio>", escape_html(audio));
+  out += "<br>";
+  for (const AlignedPair& pair : utterance.alignment.pairs) {
+    const auto text = [](const std::vector<std::string>& side, int at) {
+      return at < 0 ? std::string("&nbsp;") : escape_html(side[static_cast<std::size_t>(at)]);
+    };
+    out += fmt::format("<span class=\"p {}\"><i>{}</i><i>{}</i></span>", mark(pair.op),
+                       text(utterance.reference, pair.reference),
+                       text(utterance.hypothesis, pair.hypothesis));
+  }
+  return out + "</div>\n";
+}
+
 void append_utterance(std::string& out, const ScoredUtterance& utterance) {
   std::string ref = "REF: ", hyp = "HYP: ", eval = "EVAL:";
   eval += ' ';
@@ -192,21 +226,23 @@ std::string MetricsReport::to_text() const {
   for (const auto& [name, row] : named_rows()) {
     const Confidence c = row->metric->confidence();
     out += fmt::format("{} {} {} 95 % [{:.2f}, {:.2f}]\n", pad(row->test_set, width),
-                       name_of(row->metric->kind()) +
-                           (name == row->class_path ? "" : name.substr(row->class_path.size())),
+                       short_name(name, row->class_path, *row->metric),
                        counts_line(row->metric->total()), c.low, c.high);
   }
   return out;
 }
 
-std::string MetricsReport::to_html(const std::string& title) const {
+std::string MetricsReport::to_html(const std::string& title, const AudioLink& audio) const {
   std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>"
-      "body{{font:15px/1.5 system-ui,sans-serif;margin:2em;max-width:80em}}"
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width\"><title>{0}</title>\n<style>"
+      ":root{{color-scheme:light "
+      "dark}}body{{font:15px/1.5 system-ui,sans-serif;margin:2em;max-width:80em}}"
+      ".S,.D,.I{{color:#000}}audio{{height:1.8em;vertical-align:middle}}"
       "table{{border-collapse:collapse}}td,th{{padding:.2em "
       ".8em;text-align:right;border-bottom:1px solid #ccc}}"
       "td:first-child,th:first-child{{text-align:left}}.u{{margin:.6em 0}}.u "
-      "b{{font-weight:600;color:#555}}"
+      "b{{font-weight:600}}"
       ".p{{display:inline-block;margin:0 .15em;text-align:center;vertical-align:top}}"
       ".p "
       "i{{display:block;font-style:normal;min-height:1.5em}}.S{{background:#ffe08a}}.D{{background:"
@@ -224,31 +260,23 @@ std::string MetricsReport::to_html(const std::string& title) const {
         "<tr><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.2f} to "
         "{:.2f}</td><td>{}</td><td>{}</td><td>{}</td>"
         "<td>{}</td><td>{}</td></tr>\n",
-        escape_html(row->test_set), escape_html(name), percent(c), confidence.low, confidence.high,
-        c.substitutions, c.deletions, c.insertions, c.reference_size(),
-        row->metric->utterances().size());
+        escape_html(row->test_set), short_name(name, row->class_path, *row->metric), percent(c),
+        confidence.low, confidence.high, c.substitutions, c.deletions, c.insertions,
+        c.reference_size(), row->metric->utterances().size());
   }
   out +=
       "</table>\n<p>Upper line: reference, lower line: hypothesis. <span "
       "class=\"S\">substitution</span> "
       "<span class=\"D\">deletion</span> <span class=\"I\">insertion</span></p>\n";
   for (const auto& [name, row] : named_rows()) {
-    out += fmt::format("<h2>{}: {}</h2>\n", escape_html(row->test_set), escape_html(name));
-    for (const ScoredUtterance& utterance : row->metric->utterances()) {
-      if (utterance.alignment.counts.errors() == 0) continue;
+    const auto wrong = worst_first(*row->metric);
+    out += fmt::format("<h2>{}: {}</h2>\n<p>{} of {} utterances have errors{}</p>\n",
+                       escape_html(row->test_set), short_name(name, row->class_path, *row->metric),
+                       wrong.size(), row->metric->utterances().size(),
+                       wrong.empty() ? "." : "; the worst come first.");
+    for (const ScoredUtterance* utterance : wrong)
       out +=
-          fmt::format("<div class=\"u\"><b>{} {}</b> {}<br>", escape_html(utterance.who.id),
-                      escape_html(utterance.who.speaker), counts_line(utterance.alignment.counts));
-      for (const AlignedPair& pair : utterance.alignment.pairs) {
-        const auto text = [](const std::vector<std::string>& side, int at) {
-          return at < 0 ? std::string("&nbsp;") : escape_html(side[static_cast<std::size_t>(at)]);
-        };
-        out += fmt::format("<span class=\"p {}\"><i>{}</i><i>{}</i></span>", mark(pair.op),
-                           text(utterance.reference, pair.reference),
-                           text(utterance.hypothesis, pair.hypothesis));
-      }
-      out += "</div>\n";
-    }
+          error_html(*utterance, audio ? audio(row->test_set, utterance->who.id) : std::string());
   }
   out += "</body></html>\n";
   return out;

@@ -12,6 +12,7 @@
 // file and shows every text escaped.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,8 @@ std::string speaker_table(const ErrorRate& metric);
 // The line of one metric on one test set as JSON: {"WER": 12.34, "ci95": [11.9, 12.8], ...}.
 Json summary_json(const ErrorRate& metric);
 std::string escape_html(std::string_view text);
+// Where a page finds the audio of an utterance, relative to itself; empty: nowhere.
+using AudioLink = std::function<std::string(const std::string& test_set, const std::string& id)>;
 
 class MetricsReport {
  public:
@@ -40,7 +43,8 @@ class MetricsReport {
 
   Json to_json() const;
   std::string to_text() const;  // one line per metric and test set
-  std::string to_html(const std::string& title) const;
+  // Each metric of each test set has a section with its errors, the worst utterances first.
+  std::string to_html(const std::string& title, const AudioLink& audio = {}) const;
 
  private:
   struct Row {

@@ -38,6 +38,13 @@ class RateLimit {
   std::map<std::string, std::deque<double>> times_;  // guarded by mutex_
 };
 
+// The path of our own copy means nothing to who sent the file, and is none of their business.
+std::string without_path(std::string message, const std::string& path) {
+  for (std::size_t at = 0; (at = message.find(path, at)) != std::string::npos;)
+    message.replace(at, path.size(), "the recording");
+  return message;
+}
+
 void reply(httplib::Response& response, int status, const Json& body) {
   response.status = status;
   response.set_content(to_json_line(body), "application/json");
@@ -54,17 +61,30 @@ struct DemoServer::Impl {
       return reply(response, 429, {{"error", "too many requests; wait a minute"}});
     if (request.body.empty())
       return reply(response, 400, {{"error", "send the bytes of an audio file"}});
+    const TempFolder folder("tutti-demo");
+    const auto path = folder.path() / "audio";
     try {
-      TempFolder folder("tutti-demo");
-      const auto path = folder.path() / "audio";
       write_file_atomic(path, request.body, 0600);
       const std::lock_guard lock(recognizer_mutex);
       reply(response, 200, recognizer(path.string()));
     } catch (const Error& e) {
-      reply(response, 422, {{"error", e.what()}});
+      reply(response, 422, {{"error", without_path(e.what(), path.string())}});
     } catch (const std::exception& e) {
       log::error("demo: {}", e.what());
       reply(response, 500, {{"error", "internal error; see the server's log"}});
+    }
+  }
+
+  void send_example(const httplib::Request& request, httplib::Response& response) const {
+    // At most six digits: whatever else is asked for is no example.
+    const std::size_t number = std::stoul(request.matches[1].str());
+    if (number >= options.examples.size())
+      return reply(response, 404, {{"error", "no such example"}});
+    try {
+      response.set_content(read_file(options.examples[number]), "application/octet-stream");
+    } catch (const Error& e) {
+      log::warning("demo: {}", e.what());
+      reply(response, 404, {{"error", "this example is gone"}});
     }
   }
 
@@ -90,9 +110,17 @@ DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
     response.set_content(std::string(kDemoPage), "text/html; charset=utf-8");
   });
   http.Get("/api/info", [this](const httplib::Request&, httplib::Response& response) {
+    Json names = Json::array();
+    for (const auto& example : impl_->options.examples) names.push_back(example.stem().string());
     reply(response, 200,
-          {{"title", impl_->options.title}, {"description", impl_->options.description}});
+          {{"title", impl_->options.title},
+           {"description", impl_->options.description},
+           {"examples", names}});
   });
+  http.Get("/api/examples/([0-9]{1,6})",
+           [this](const httplib::Request& request, httplib::Response& response) {
+             impl_->send_example(request, response);
+           });
   http.Post("/api/recognize", [this](const httplib::Request& request, httplib::Response& response) {
     impl_->recognise(request, response);
   });
