@@ -15,9 +15,9 @@
 #include "apps/commands/folder_state.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/program.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/folder_lock.h"
-#include "tutti/parallel/wire/network.h"
 #include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::apps {
@@ -32,10 +32,9 @@ void signal_driver(const std::filesystem::path& folder, int times) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, driver.pid, 0U)));
   const auto alive = driver.alive();
   if (!alive)
-    throw CommError(
-        fmt::format("the driver runs on {}{}", driver.host,
-                    driver.host == parallel::host_name() ? " in another container" : ""),
-        "run tutti cancel there");
+    throw CommError(fmt::format("the driver runs on {}{}", driver.host,
+                                driver.host == host_name() ? " in another container" : ""),
+                    "run tutti cancel there");
   if (!*alive) return;
   for (int i = 0; i < times; ++i)
     if (process)

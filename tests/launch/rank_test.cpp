@@ -284,12 +284,5 @@ TEST(Detect, OurOwnLauncherWinsOverAll) {
   EXPECT_EQ(found.rank.store_address, "a:1");
 }
 
-TEST(Detect, VisibleGpus) {
-  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,2"}}), 2);
-  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", ""}}), 0);
-  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "-1"}}), 0);
-  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2,-1,3"}}), 2);
-}
-
 }  // namespace
 }  // namespace tutti::launch

@@ -9,6 +9,7 @@
 #include "tutti/core/random.h"
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/decoding/speech2text.h"
+#include "tutti/trainer/out_of_memory.h"
 
 namespace tutti::speech {
 namespace {
@@ -311,9 +312,9 @@ TEST(Speech2Text, KnowsARealOutOfMemory) {
     torch::empty({std::int64_t{1} << 50});
     FAIL() << "a petabyte was granted";
   } catch (const std::exception& error) {
-    EXPECT_TRUE(is_out_of_memory(error)) << error.what();
+    EXPECT_TRUE(trainer::is_out_of_memory(error)) << error.what();
   }
-  EXPECT_FALSE(is_out_of_memory(std::runtime_error("shape mismatch")));
+  EXPECT_FALSE(trainer::is_out_of_memory(std::runtime_error("shape mismatch")));
 }
 
 }  // namespace

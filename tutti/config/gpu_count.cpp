@@ -12,6 +12,11 @@ namespace tutti::config {
 namespace {
 namespace fs = std::filesystem;
 
+bool is_number(std::string_view word) {
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
 int count_by_driver() {
   std::error_code error;
   int count = 0;
@@ -40,7 +45,20 @@ int count_by_nvml() {
 
 }  // namespace
 
+int count_device_files(const fs::path& dev) {
+  std::error_code error;
+  int count = 0;
+  for (fs::directory_iterator it(dev, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const std::string_view number =
+        std::string_view(name).substr(std::min<std::size_t>(6, name.size()));
+    count += name.starts_with("nvidia") && is_number(number) ? 1 : 0;
+  }
+  return count;
+}
+
 int count_installed_gpus() {
+  if (const int count = count_device_files("/dev"); count > 0) return count;
   if (const int count = count_by_driver(); count > 0) return count;
   return count_by_nvml();
 }
@@ -49,10 +67,7 @@ int count_devices_in_list(const std::string& list) {
   int count = 0;
   for (const auto& entry : split(list, ',')) {
     const std::string_view word = trim(entry);
-    const bool number = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isdigit(c);
-    });
-    if (!number && !word.starts_with("GPU-") && !word.starts_with("MIG-")) break;
+    if (!is_number(word) && !word.starts_with("GPU-") && !word.starts_with("MIG-")) break;
     ++count;
   }
   return count;

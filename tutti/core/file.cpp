@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/program.h"
 
 namespace tutti {
 namespace fs = std::filesystem;
@@ -80,8 +81,7 @@ constexpr char kTemporaryMark[] = ".tmp.";
 // then the file that is there already says so.
 UniqueFd create_temporary(const fs::path& path, unsigned mode, fs::path& temporary) {
   static std::atomic<unsigned> serial{0};
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
+  const std::string host = host_name();
   for (int attempt = 0;; ++attempt) {
     temporary =
         fmt::format("{}{}{}.{}.{}", path.string(), kTemporaryMark, host, ::getpid(), serial++);

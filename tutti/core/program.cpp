@@ -1,5 +1,7 @@
 #include "tutti/core/program.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 namespace tutti {
@@ -10,6 +12,12 @@ std::filesystem::path own_program() {
   // Only under a loader: the variable is inherited by whatever our children start.
   const bool by_loader = program.filename().string().starts_with("ld-linux");
   return by_loader && launcher != nullptr ? std::filesystem::path(launcher) : program;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
 }
 
 }  // namespace tutti

@@ -1,7 +1,8 @@
-// Which program this process runs.
+// Which program this process runs, and on which machine.
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace tutti {
 
@@ -12,5 +13,8 @@ namespace tutti {
 // It is /proc/self/exe, except in a bundle that brings its own loader and C library (tools/bundle.sh):
 // there that link names the loader, and TUTTI_PROGRAM the small program that called it.
 std::filesystem::path own_program();
+
+// As `hostname` says it.
+std::string host_name();
 
 }  // namespace tutti

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 
 #include "tutti/core/error.h"
@@ -38,23 +37,6 @@ int usable_cpus() {
   if (file >> quota >> period && quota > 0 && period > 0)
     cpus = std::min(cpus, std::max(1, static_cast<int>(quota / period)));
   return cpus;
-}
-
-int count_visible_gpus(const Environment& environment) {
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  if (visible != environment.end()) {
-    int count = 0;
-    for (const auto& item : split(visible->second, ',')) {
-      const std::string_view id = trim(item);
-      if (id.empty() || id == "-1" || id == "NoDevFiles") break;  // CUDA ignores all after it
-      ++count;
-    }
-    return count;
-  }
-  int count = 0;
-  std::error_code missing;
-  while (std::filesystem::exists(fmt::format("/dev/nvidia{}", count), missing)) ++count;
-  return count;
 }
 
 namespace internal {

@@ -75,8 +75,4 @@ Detection detect(const Environment& environment, const LaunchRequest& request);
 // Processors this process may use: its affinity, and the quota of its container (cgroup v2).
 int usable_cpus();
 
-// GPUs this process may use, from CUDA_VISIBLE_DEVICES or else the device files; 0 where there are
-// none. Needs no CUDA, so the front door can ask.
-int count_visible_gpus(const Environment& environment);
-
 }  // namespace tutti::launch

@@ -165,12 +165,6 @@ UniqueFd connect_tcp(const Address& address, Deadline deadline) {
   throw CommError(fmt::format("cannot connect to {}: {}", address.text(), ::strerror(failure)));
 }
 
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::vector<std::string> own_addresses(const std::string& interface) {
   std::vector<std::string> addresses;
   ifaddrs* list = nullptr;

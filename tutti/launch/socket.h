@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/core/file.h"
+#include "tutti/core/program.h"
 #include "tutti/launch/wire.h"
 
 namespace tutti::launch {
@@ -39,8 +40,6 @@ UniqueFd accept_tcp(int listener);
 // Non-blocking socket, connected. Throws CommError with the system's words.
 UniqueFd connect_tcp(const Address& address, Deadline deadline);
 
-// The machine's name.
-std::string host_name();
 // Addresses under which others may reach this machine: those of `interface` if given, else the host
 // name and every non-loopback address.
 std::vector<std::string> own_addresses(const std::string& interface = {});

@@ -14,6 +14,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
@@ -117,12 +118,11 @@ void wait_for_rank_zero(const Stage& stage, const StageContext& context) {
 
 // What anyone needs to know of a run later: the command, the code, the machine, the whole config.
 void log_beginning(const Stage& stage, const StageContext& context) {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
   const auto commit = run_command(
       {.argv = {"git", "describe", "--always", "--dirty"}, .timeout = std::chrono::seconds(5)});
   log::debug("command: {}", join(context.command, " "));
-  log::debug("host: {}; git: {}", host, commit.ok() ? trim(commit.out) : std::string_view("none"));
+  log::debug("host: {}; git: {}", host_name(),
+             commit.ok() ? trim(commit.out) : std::string_view("none"));
   log::debug("config:\n{}", config::to_yaml(config_of(context, stage.needs)));
 }
 

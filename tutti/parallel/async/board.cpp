@@ -13,7 +13,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
-#include "tutti/parallel/wire/network.h"
+#include "tutti/core/program.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;

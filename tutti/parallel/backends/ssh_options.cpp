@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/config/schema.h"
+#include "tutti/core/program.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/backends.h"
@@ -216,9 +217,7 @@ std::vector<std::string> connect_arguments(const Node& options, Problems& proble
 }
 
 bool is_this_machine(const std::string& host) {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == name;
+  return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == host_name();
 }
 
 void read_worker_options(const Node& node, SshSettings& out, std::optional<int>& per_host,

@@ -12,7 +12,6 @@
 #include "tutti/core/file_trust.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
-#include "tutti/parallel/wire/network.h"
 #include "tutti/parallel/wire/worker_env.h"
 
 namespace tutti::parallel {

@@ -18,12 +18,6 @@
 
 namespace tutti::parallel {
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 std::vector<std::string> addresses_of_interface(const std::string& interface) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) throw_errno("cannot list network interfaces", errno);

@@ -1,4 +1,4 @@
-// Names and addresses of this machine. Internal to the room.
+// Addresses of this machine. Internal to the room.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,6 @@
 
 namespace tutti::parallel {
 
-std::string host_name();
 // The IPv4 address of an interface ("ib0"); of none in particular: those of all that are up and not
 // loopback, for a login node may have several networks. Throws ConfigError with the interfaces
 // there are.

@@ -7,8 +7,8 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/program.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/wire/network.h"
 
 namespace tutti::parallel {
 namespace {

@@ -11,6 +11,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/program.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/wire/network.h"
 #include "tutti/parallel/wire/secrets.h"
@@ -79,10 +80,8 @@ class Link {
   }
 
   void run() {
-    std::array<char, 256> host{};
-    ::gethostname(host.data(), host.size() - 1);
     send(wire::encode(wire::Hello{static_cast<std::uint32_t>(options_.id),
-                                  static_cast<std::uint64_t>(::getpid()), host.data()}));
+                                  static_cast<std::uint64_t>(::getpid()), host_name()}));
     last_heard_ = SteadyClock::now();
     while (!state_.finished()) {
       zmq_pollitem_t items[] = {{socket_, 0, ZMQ_POLLIN, 0},

@@ -18,6 +18,7 @@
 #include "tutti/speech/decoding/batching.h"
 #include "tutti/speech/decoding/ctc_search.h"
 #include "tutti/speech/decoding/owsm_search.h"
+#include "tutti/trainer/out_of_memory.h"
 
 namespace tutti::speech {
 namespace {
@@ -81,17 +82,6 @@ bool too_short(const AsrModel& model, std::size_t num_samples) {
            std::max<std::int64_t>(1, model->encoder->min_input_length());
   if (n <= model->settings().frontend.n_fft / 2) return true;
   return model->frontend->num_frames(n) < model->encoder->min_input_length();
-}
-
-bool is_out_of_memory(const std::exception& error) noexcept {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  // The CPU allocator and cuBLAS throw plain errors; their words are all there is.
-  const std::string_view words = error.what();
-  for (std::string_view sign : {"can't allocate memory", "not enough memory", "out of memory",
-                                "CUBLAS_STATUS_ALLOC_FAILED"})
-    if (words.find(sign) != std::string_view::npos) return true;
-  return false;
 }
 
 Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options)
@@ -208,7 +198,7 @@ void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
     try {
       run(positions);
     } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
+      if (!trainer::is_out_of_memory(error)) throw;
 #ifdef TUTTI_WITH_CUDA
       if (device_.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
 #endif

@@ -139,7 +139,4 @@ class Speech2Text {
 // "auto" (the GPU this process was given, else the CPU), cpu, cuda or cuda:N. Throws ConfigError.
 torch::Device parse_device(const std::string& name);
 
-// Whether an exception says that a device or the host has no memory left.
-bool is_out_of_memory(const std::exception& error) noexcept;
-
 }  // namespace tutti::speech

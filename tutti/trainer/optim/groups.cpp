@@ -59,11 +59,11 @@ double OptimizerGroups::lr(const Group& group, UpdateTime at) const {
   return last_phase_->lr * moved + scheduled * (1 - moved);
 }
 
-void OptimizerGroups::step(UpdateTime at, double gradient_factor, const at::Tensor& device_factor) {
+void OptimizerGroups::step(UpdateTime at, double gradient_factor) {
   for (Group& group : groups_) {
     if (const auto momentum = group.schedule->momentum(by_epoch_ ? at.epoch : at.step))
       group.optimizer->set_momentum(*momentum);
-    group.optimizer->step(lr(group, at), gradient_factor, device_factor);
+    group.optimizer->step(lr(group, at), gradient_factor);
   }
 }
 

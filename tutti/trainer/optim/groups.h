@@ -46,7 +46,7 @@ class OptimizerGroups {
   std::vector<at::Tensor> gradients() const;                      // the defined ones
   void zero_grad();
   // The update that follows; see Optimizer::step.
-  void step(UpdateTime at, double gradient_factor, const at::Tensor& device_factor = {});
+  void step(UpdateTime at, double gradient_factor);
   std::vector<double> lrs(UpdateTime at) const;  // of the update that follows, by group
   bool watches() const { return groups_.front().schedule->watches(); }
   void observe(double value);

@@ -26,18 +26,9 @@ void Optimizer::set_momentum(double) {
                     "set cycle_momentum: false");
 }
 
-void Optimizer::step(double lr, double gradient_factor, const at::Tensor& device_factor) {
+void Optimizer::step(double lr, double gradient_factor) {
   torch::NoGradGuard no_grad;
-  if (update_fused(lr, gradient_factor, device_factor)) return;
-  if (device_factor.defined()) {
-    std::vector<at::Tensor> scaled = gradients();
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-    if (!scaled.empty()) at::_foreach_mul_(scaled, device_factor);
-#else
-    for (at::Tensor& gradient : scaled) gradient.mul_(device_factor);
-#endif
-  }
-  update(lr, gradient_factor);
+  if (!update_fused(lr, gradient_factor)) update(lr, gradient_factor);
 }
 
 void Optimizer::zero_grad() {
@@ -120,7 +111,7 @@ class Adam final : public Optimizer {
   }
 
 #if TUTTI_TORCH_AT_LEAST(2, 4)
-  bool update_fused(double lr, double gradient_factor, const at::Tensor& device_factor) override {
+  bool update_fused(double lr, double gradient_factor) override {
     if (parameters_.empty() || !parameters_[0].second.is_cuda()) return false;
     std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
     std::map<std::int64_t, at::Tensor> numbers;  // of this update, where the kernel reads it
@@ -141,9 +132,7 @@ class Adam final : public Optimizer {
     if (parameters.empty()) return true;
     // The kernel divides by a scale.
     std::optional<at::Tensor> scale;
-    if (device_factor.defined())
-      scale = (1.0 / gradient_factor) / device_factor.to(at::kFloat);
-    else if (gradient_factor != 1)  // no pass of its own over the gradients
+    if (gradient_factor != 1)  // no pass of its own over the gradients
       scale = at::full({}, 1.0 / gradient_factor, gradients[0].options().dtype(at::kFloat));
     const auto& o = options_;
     if (o.kind == OptimizerKind::kAdamW)

@@ -47,9 +47,8 @@ class Optimizer {
   Optimizer(double base_lr, NamedTensors parameters);
   virtual ~Optimizer() = default;
 
-  // One update with every gradient multiplied by `gradient_factor` on the fly, and by
-  // `device_factor` (0-dim, on the gradients' device) where that is defined.
-  void step(double lr, double gradient_factor, const at::Tensor& device_factor = {});
+  // One update with every gradient multiplied by `gradient_factor` on the fly.
+  void step(double lr, double gradient_factor);
   void zero_grad();  // makes gradients undefined
 
   // What schedules start from.
@@ -67,10 +66,9 @@ class Optimizer {
   void load_state(const std::map<std::string, at::Tensor>& state);
 
  protected:
-  // The same with `device_factor` already in the gradients.
   virtual void update(double lr, double gradient_factor) = 0;
-  // One kernel for all parameters, for step(); false where there is none.
-  virtual bool update_fused(double, double, const at::Tensor&) { return false; }
+  // One kernel for all parameters; false where there is none.
+  virtual bool update_fused(double, double) { return false; }
 
   struct Slot {
     std::int64_t step = 0;
