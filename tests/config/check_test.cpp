@@ -173,9 +173,9 @@ TEST(Check, EveryLightningArgumentIsAnswered) {
               argument == "check_val_every_n_epoch" ? 1U : 0U)
         << argument;
   }
-  EXPECT_THAT(problems_in("trainer: {sync_batchnorm: true}\n").describe(),
-              HasSubstr("not supported\n  fix: use a model with layer"));
-  EXPECT_EQ(problems_in("trainer: {sync_batchnorm: false}\n").describe(), "");
+  EXPECT_THAT(problems_in("trainer: {barebones: true}\n").describe(),
+              HasSubstr("not supported\n  fix: set logger: false"));
+  EXPECT_EQ(problems_in("trainer: {barebones: false}\n").describe(), "");
 }
 
 TEST(Check, DevicesInEverySpelling) {
@@ -272,9 +272,23 @@ TEST(GpuCount, ReadsTheListAsCudaDoes) {
   EXPECT_EQ(count_devices_in_list("0,-1,2"), 1);
   EXPECT_EQ(count_devices_in_list(""), 0);
   EXPECT_EQ(count_devices_in_list("GPU-8932f937,MIG-1/2/3"), 2);
+  EXPECT_EQ(count_devices_in_list("-1"), 0);
+  EXPECT_EQ(count_devices_in_list("NoDevFiles"), 0);
+  EXPECT_EQ(count_devices_in_list("GPU-1,GPU-2,-1,3"), 2);
   ::setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   EXPECT_EQ(count_visible_gpus(), 2);
   ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+// A container that was given GPU 3 has /dev/nvidia3 alone, while the driver lists the host's.
+TEST(GpuCount, CountsTheDevicesThatAreHere) {
+  TempFolder folder;
+  for (const char* name : {"nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-caps", "tty0"})
+    write_file_atomic(folder.path() / name, "");
+  EXPECT_EQ(count_device_files(folder.path()), 1);
+  write_file_atomic(folder.path() / "nvidia12", "");
+  EXPECT_EQ(count_device_files(folder.path()), 2);
+  EXPECT_EQ(count_device_files(folder.path() / "nowhere"), 0);
 }
 
 TEST(Catalogue, AliasesOfOtherProjects) {

@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
 #include "tests/systems/toy_recipe.h"
+#include "tests/trainer/event_records.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/checkpoint/weights.h"
 
@@ -104,6 +110,83 @@ trainer:
   EXPECT_TRUE(found);
 }
 
+// The steps of which a log has training numbers, in order.
+std::vector<int> steps_in_jsonl(const ToyRecipe& recipe) {
+  std::vector<int> steps;
+  for (const Json& line : recipe.metrics())
+    if (line.contains("train/loss")) steps.push_back(line["step"].get<int>());
+  return steps;
+}
+
+std::vector<int> steps_in_csv(const ToyRecipe& recipe) {
+  std::vector<int> steps;
+  const auto lines = split(trim(recipe.read("logs/lightning_logs/version_0/metrics.csv")), '\n');
+  const auto header = split(lines[0], ',');
+  const auto column = [&](const char* name) {
+    return static_cast<std::size_t>(std::find(header.begin(), header.end(), name) - header.begin());
+  };
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const auto fields = split(lines[i], ',');
+    if (!fields.at(column("train/loss")).empty())
+      steps.push_back(std::stoi(fields.at(column("step"))));
+  }
+  return steps;
+}
+
+std::vector<int> steps_in_mlflow(const ToyRecipe& recipe) {
+  std::vector<int> steps;
+  for (const auto& entry : fs::recursive_directory_iterator(recipe.path() / "mlruns"))
+    if (entry.path().string().ends_with("metrics/train/loss"))
+      for (const std::string& line : split(trim(read_file(entry.path())), '\n'))
+        steps.push_back(std::stoi(split(line, ' ').at(2)));
+  return steps;
+}
+
+std::vector<int> steps_in_tensorboard(const ToyRecipe& recipe) {
+  std::vector<int> steps;
+  for (const auto& entry : fs::directory_iterator(recipe.path() / "tb/toy"))
+    for (const std::string& event : trainer::records(read_file(entry.path())))
+      if (event.find("train/loss\x15") != std::string::npos)
+        steps.push_back(event.at(10));  // after the time; below 128 it is one byte
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+TEST(TrainSurface, EveryLogHasEveryStepOnceAfterAKill) {
+  const ToyRecipe recipe(kToyForward, /*work=*/1500);
+  write_file_atomic(recipe.path() / "more.yaml", R"(
+trainer:
+  max_epochs: 4
+  callbacks: [{_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 3}]
+  logger:
+    - {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: logs}
+    - {_target_: lightning.pytorch.loggers.TensorBoardLogger, save_dir: tb, name: toy}
+    - {_target_: lightning.pytorch.loggers.MLFlowLogger, experiment_name: toy, save_dir: mlruns}
+)");
+  Process process = Process::start({.argv = recipe.words({"more.yaml"}),
+                                    .env = {{"OMP_NUM_THREADS", "1"}},
+                                    .cwd = recipe.path(),
+                                    .stdout_path = recipe.path() / "killed.log"});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  const auto logged = [&] {
+    return recipe.has("exp/metrics.jsonl") ? split(recipe.read("exp/metrics.jsonl"), '\n').size()
+                                           : 0;
+  };
+  while (logged() < 6 && !process.poll() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  process.signal_group(SIGKILL);
+  EXPECT_EQ(process.wait().signal, SIGKILL) << recipe.read("killed.log");
+  const auto result = recipe.train({"more.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(result.out + result.err, HasSubstr("resumed from"));
+  std::vector<int> all(16);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(steps_in_jsonl(recipe), all);
+  EXPECT_EQ(steps_in_csv(recipe), all);
+  EXPECT_EQ(steps_in_mlflow(recipe), all);
+  EXPECT_EQ(steps_in_tensorboard(recipe), all);
+}
+
 TEST(TrainSurface, NothingIsSavedWithoutCheckpointing) {
   const ToyRecipe recipe;
   const auto result = recipe.train({"++trainer.enable_checkpointing=false"});
@@ -153,6 +236,44 @@ def forward(self, speech, speech_lengths, text, text_lengths):
       recipe.train({"++trainer.detect_anomaly=true", "++trainer.num_sanity_val_steps=0"});
   EXPECT_EQ(result.exit_code, 3) << result.describe();
   EXPECT_THAT(result.err, HasSubstr("returned nan values"));
+}
+
+// Speaker ids and an embedding reach the model by their names.
+TEST(TrainSurface, OtherFieldsOfTheBatchByConfig) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech_lengths, spk, spk_lengths, xvector):
+    n = speech_lengths.float().unsqueeze(1) / 10000.0
+    y = n @ self.weight + self.bias
+    loss = ((y - 1.0) ** 2).mean()
+    stats = {"spk": spk.float().mean(), "spk_lengths": spk_lengths.float().mean(), "x": xvector.sum(1).mean()}
+    return (loss, stats, torch.tensor(float(n.size(0))))
+)");
+  std::string ids, vectors;
+  for (int i = 0; i < 24; ++i) {
+    const std::string id = "utt" + std::to_string(i);
+    ids += id + " 5\n";
+    vectors += id + " 0.5 0.25 2\n";
+  }
+  write_file_atomic(recipe.path() / "data/utt2spk_id", ids);
+  write_file_atomic(recipe.path() / "data/xvector", vectors);
+  const std::string fields =
+      "fields: {spk: {path: data/utt2spk_id, type: text_int}, "
+      "xvector: {path: data/xvector, type: text_float}}}]\n";
+  write_file_atomic(recipe.path() / "more.yaml",
+                    "dataset:\n  train: [{name: train, data_src_args: {manifest: "
+                    "data/train.jsonl}, " +
+                        fields +
+                        "  valid: [{name: valid, data_src_args: {manifest: data/valid.jsonl}, " +
+                        fields + "model: {inputs: [speech_lengths, spk, spk_lengths, xvector]}\n");
+  const auto result = recipe.train({"more.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(recipe.series("valid/spk"), testing::Each(5.0));
+  EXPECT_THAT(recipe.series("valid/spk_lengths"), testing::Each(1.0));
+  EXPECT_THAT(recipe.series("valid/x"), testing::Each(2.75));
+  const auto wrong = recipe.train({"more.yaml", "model.inputs=[speech_lengths, spkr]"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("got 'spkr', but the batch has speech"));
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean 'spk'?"));
 }
 
 // 160 samples a frame: lengths are those of the frames.

@@ -251,6 +251,39 @@ TEST(Ddp, EveryRankHasTheRunningStatisticsOfRankZero) {
   EXPECT_TRUE(zero.at("norm.running_var").equal(one.at("norm.running_var")));
 }
 
+// One process with batches of eight, and the same examples over two ranks: in halves, unevenly, all
+// on one of them.
+TEST(SyncBatchNorm, RanksTrainWithTheStatisticsOfAllExamples) {
+  TempFolder folder;
+  const Words common = {"norm=1", "steps=20", "batches=20", "batch=8", "clip=0.5", "no_valid=1"};
+  const auto at = [&](const std::string& name, int world, const Words& more) {
+    Words words = common;
+    words.insert(words.end(), more.begin(), more.end());
+    return train(folder.path() / name, world, words);
+  };
+  const auto alone = at("alone", 1, {});
+  EXPECT_GT(largest_difference(alone, at("apart", 2, {"cut=4"})), 1e-4);
+  EXPECT_LT(largest_difference(alone, at("halves", 2, {"cut=4", "sync=1"})), 1e-12);
+  EXPECT_LT(largest_difference(alone, at("uneven", 2, {"cut=5", "sync=1"})), 1e-12);
+  EXPECT_LT(largest_difference(alone, at("one", 2, {"cut=8", "sync=1"})), 1e-12);
+  EXPECT_LT(largest_difference(alone, at("tcp", 2, {"cut=5", "sync=1", "backend=tcp"})), 1e-12);
+  // What is computed again is counted once.
+  EXPECT_LT(largest_difference(alone, at("again", 1, {"recompute=NormBlock"})), 1e-12);
+  EXPECT_LT(largest_difference(alone, at("both", 2, {"cut=5", "sync=1", "recompute=NormBlock"})),
+            1e-12);
+}
+
+TEST(SyncBatchNorm, ABadBatchOnOneRankDropsTheStepOnAll) {
+  TempFolder folder;
+  const Words common = {"norm=1", "steps=10", "batches=30", "batch=8", "cut=5", "sync=1"};
+  Words words = common;
+  for (const char* word : {"fault=nan", "fault_rank=1", "fault_step=4", "max_nonfinite=3"})
+    words.push_back(word);
+  Ranks ranks = start(folder.path(), 2, words);
+  for (const ExitStatus& status : ranks.wait()) EXPECT_EQ(status.exit_code, 3) << ranks.log(0);
+  EXPECT_THAT(ranks.log(0), HasSubstr("NaN or infinite in 3 steps in a row"));
+}
+
 TEST(Precision, Bf16WeightsAreSummedOverGloo) {
   TempFolder folder;
   train(folder.path(), 2, {"precision=bf16-true"});

@@ -76,7 +76,7 @@ trainer:
   EXPECT_TRUE(plan.fsdp.cpu_offload);
   EXPECT_EQ(plan.fsdp.gather_type, at::kBFloat16);  // the type it computes in
   EXPECT_EQ(plan.fsdp.reduce_type, at::kBFloat16);
-  EXPECT_THAT(plan.fsdp.recompute, testing::ElementsAre("ConformerBlock"));
+  EXPECT_THAT(plan.loop.recompute, testing::ElementsAre("ConformerBlock"));
   EXPECT_EQ(plan.fsdp.gathers_in_flight, 1);
   try {
     plan_of(R"(

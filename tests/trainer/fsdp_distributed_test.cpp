@@ -184,6 +184,68 @@ TEST(FsdpCheckpoint, SavedWithFourRanksResumedWithTwoOfDdpAndBack) {
             1e-12);
 }
 
+// The weights and buffers of a run's last checkpoint.
+TensorMap saved_model(const fs::path& dir, int world, Words words) {
+  make_folders(dir);
+  words.insert(words.end(), {"checkpoints=1", "no_valid=1"});
+  Ranks ranks = start(dir, world, words);
+  expect_all_ok(ranks);
+  return last_checkpoint(dir, "model.safetensors");
+}
+
+// Its statistics are those of all ranks, also where one has nothing to compute.
+TEST(FsdpSyncBatchNorm, GivesTheWeightsAndStatisticsOfOneProcess) {
+  TempFolder folder;
+  const Words common = {"norm=1", "epochs=2", "steps=-1", "batches=10", "batch=8", "unit_min=20"};
+  const TensorMap alone = saved_model(folder.path() / "alone", 1, common);
+  ASSERT_TRUE(alone.count("blocks.1.norm.running_var"));
+  const Words sync = with(common, {"strategy=fsdp", "sync=1"});
+  const auto at = [&](const std::string& name, const Words& more) {
+    return largest_difference(alone, saved_model(folder.path() / name, 2, with(sync, more)));
+  };
+  EXPECT_LT(at("uneven", {"cut=5"}), 1e-12);
+  EXPECT_LT(at("one rank", {"cut=8"}), 1e-12);
+  EXPECT_LT(at("again", {"cut=3", "recompute=NormBlock", "unit_class=NormBlock"}), 1e-12);
+}
+
+// Each has its own loss, limit and state; they are saved with two ranks and go on with one.
+TEST(FsdpOptimizers, TwoTrainAsInOneProcess) {
+  TempFolder folder;
+  const auto words = [](int every, int steps) -> Words {
+    return {"critic_every=" + std::to_string(every),
+            "batches=20",
+            "batch=8",
+            "no_valid=1",
+            "checkpoints=1",
+            "clip=0.3",
+            "steps=" + std::to_string(steps)};
+  };
+  const auto run = [&](const std::string& name, int world, const Words& more) {
+    make_folders(folder.path() / name);
+    Ranks ranks = start(folder.path() / name, world, more);
+    expect_all_ok(ranks);
+  };
+  const auto compare = [&](const std::string& a, const std::string& b) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      const TensorMap left = last_checkpoint(folder.path() / a, file);
+      const TensorMap right = last_checkpoint(folder.path() / b, file);
+      ASSERT_EQ(left.size(), right.size()) << file;
+      EXPECT_LT(largest_difference(left, right), 1e-12) << b << " " << file;
+    }
+  };
+  run("alone", 1, words(1, 12));
+  run("ddp", 2, with(words(1, 12), {"cut=5", "strategy=ddp"}));
+  compare("alone", "ddp");
+  run("fsdp", 2, with(words(1, 7), {"cut=5", "strategy=fsdp"}));
+  run("fsdp", 1, with(words(1, 9), {"strategy=single"}));
+  run("fsdp", 2, with(words(1, 12), {"cut=8", "strategy=fsdp", "unit_class=Linear"}));
+  compare("alone", "fsdp");
+  // In every second step there is no critic's loss.
+  run("alone2", 1, words(2, 9));
+  run("grad_op", 2, with(words(2, 9), {"cut=5", "strategy=fsdp", "sharding=grad_op"}));
+  compare("alone2", "grad_op");
+}
+
 // The same bytes as one process would write: shapes, order, checksums.
 TEST(FsdpCheckpoint, IsTheFormatOfEveryStrategy) {
   TempFolder folder;

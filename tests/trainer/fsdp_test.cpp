@@ -60,8 +60,10 @@ TEST(Units, AnUnknownClassIsNamedWithThoseThereAre) {
 }
 
 // One pass by hand: forward and backward of a sharded model, and what it holds in between.
-std::vector<at::Tensor> gradients_of_one_pass(Strategy& strategy, double dropout) {
+std::vector<at::Tensor> gradients_of_one_pass(Strategy& strategy, double dropout,
+                                              const std::vector<std::string>& again = {}) {
   toy::Model model(deep_net(dropout));
+  enable_recomputation(model, again);
   NamedTensors trainable = model.named_parameters();
   const auto groups = strategy.setup(model, {trainable}, at::kCPU);
   std::vector<at::Tensor> last;
@@ -91,28 +93,18 @@ TEST(Fsdp, OneRankComputesTheGradientsOfAWholeModel) {
     SCOPED_TRACE(kind);
     FsdpOptions options{.units = {.classes = {"Block"}}};
     if (kind == std::string("grad_op")) options.sharding = Sharding::kGradOp;
-    if (kind == std::string("recompute")) options.recompute = {"Block"};
     if (kind == std::string("size")) options.units = {.min_params = 100};
     const auto strategy = make_fsdp_strategy(options, world);
-    const auto got = gradients_of_one_pass(*strategy, 0.3);
+    const auto got =
+        gradients_of_one_pass(*strategy, 0.3,
+                              kind == std::string("recompute") ? std::vector<std::string>{"Block"}
+                                                               : std::vector<std::string>{});
     ASSERT_EQ(got.size(), want.size());
     for (std::size_t i = 0; i < want.size(); ++i)
       EXPECT_TRUE(torch::allclose(got[i], want[i], 1e-6, 1e-7)) << i;
     EXPECT_EQ(strategy->memory().gathered, 0);  // nothing is left whole between passes
     EXPECT_GT(strategy->memory().gathered_peak, 0);
   }
-}
-
-TEST(Fsdp, SeveralOptimizersAreRefused) {
-  launch::RankContext rank;
-  World world = join_world(rank, {});
-  const auto strategy = make_fsdp_strategy({}, world);
-  toy::Model model(deep_net());
-  const NamedTensors all = model.named_parameters();
-  EXPECT_THAT(error_of([&] {
-                strategy->setup(model, {all, all}, at::kCPU);
-              }),
-              HasSubstr("one optimizer"));
 }
 
 }  // namespace

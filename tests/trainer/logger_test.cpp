@@ -4,9 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "tutti/core/crc32c.h"
+#include "tests/trainer/event_records.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -16,27 +14,6 @@ namespace tutti::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Splits a TFRecord file into its payloads, checking both checksums of each record.
-std::vector<std::string> records(const std::string& file) {
-  const auto masked = [](const std::string& bytes) {
-    const std::uint32_t crc = crc32c(bytes);
-    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
-  };
-  std::vector<std::string> out;
-  for (std::size_t at = 0; at < file.size();) {
-    std::uint64_t length = 0;
-    std::uint32_t length_crc = 0, data_crc = 0;
-    std::memcpy(&length, file.data() + at, 8);
-    std::memcpy(&length_crc, file.data() + at + 8, 4);
-    EXPECT_EQ(length_crc, masked(file.substr(at, 8)));
-    out.push_back(file.substr(at + 12, length));
-    std::memcpy(&data_crc, file.data() + at + 12 + length, 4);
-    EXPECT_EQ(data_crc, masked(out.back()));
-    at += 16 + length;
-  }
-  return out;
-}
 
 TEST(TensorBoard, WritesRecordsWithTagStepAndValue) {
   TempFolder folder;
@@ -103,6 +80,25 @@ TEST(TensorBoard, LeavesOutWhatAKilledRunLoggedAfterItsLastSave) {
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_EQ(parse_json(result.out, "events")["loss"],
             Json::parse("[[1,9.0],[2,9.0],[3,9.0],[4,1.0],[5,1.0],[6,1.0]]"));
+}
+
+// Not only TensorBoard reads these files.
+TEST(TensorBoard, TakesOutOfOlderFilesWhatIsLoggedAgain) {
+  TempFolder folder;
+  const fs::path old = folder.path() / "events.out.tfevents.0000000001.host.1.0";
+  {
+    const auto killed = make_tensorboard_logger(folder.path() / "x");
+    for (int step = 1; step <= 300; ++step) killed->log({step, 0}, {{"loss", 9.0}, {"acc", 1}});
+    killed->log({200, 0}, {{"valid/loss", 9.0}});
+    fs::rename(*fs::directory_iterator(folder.path() / "x"), old);
+  }
+  write_file_atomic(old, read_file(old) + std::string("\x18\0\0\0\0\0\0", 7));  // cut by kill -9
+  const auto copy = read_file(old);
+  make_tensorboard_logger(folder.path())->rewind(200, /*at_the_end=*/false);
+  EXPECT_EQ(records(read_file(old)).size(), 202u);  // the file's own, and 200 steps with validation
+  write_file_atomic(old, copy);
+  make_tensorboard_logger(folder.path())->rewind(200, /*at_the_end=*/true);
+  EXPECT_EQ(records(read_file(old)).size(), 201u);
 }
 
 TEST(Csv, OneHeaderAlsoWhenMetricsAppearLaterAndAfterResume) {

@@ -12,30 +12,7 @@
 namespace tutti::trainer {
 namespace {
 
-struct TwoPartsImpl : torch::nn::Module {
-  TwoPartsImpl()
-      : maker(register_module("maker", torch::nn::Linear(6, 1))),
-        critic(register_module("critic", torch::nn::Linear(1, 1))) {}
-  torch::nn::Linear maker, critic;
-};
-
-// The maker's loss runs through the critic, which must not move by it.
-class Adversaries final : public ModuleModel {
- public:
-  Adversaries() : ModuleModel(std::make_shared<TwoPartsImpl>()) {}
-  StepOutput training_step(const Batch& batch) override {
-    auto& net = *module()->as<TwoPartsImpl>();
-    const auto made = net.maker->forward(batch["x"]);
-    StepOutput out;
-    out.optimizer = "maker";
-    out.loss = net.critic->forward(made).square().mean();
-    out.weight = static_cast<double>(made.size(0));
-    if (critic_too)
-      out.more_losses = {{"critic", (net.critic->forward(made.detach()) - 1).square().mean()}};
-    return out;
-  }
-  bool critic_too = true;
-};
+using toy::Adversaries;
 
 FitResult run(Adversaries& model, std::vector<OptimizerSpec> optimizers) {
   const auto control = make_local_control();
@@ -58,15 +35,14 @@ OptimizerSpec sgd(const std::string& name, const std::string& params) {
 }
 
 TEST(NamedOptimizers, ALossMovesOnlyItsOwnParameters) {
-  Adversaries model;
-  model.critic_too = false;
+  Adversaries model(/*critic_every=*/0);
   const auto critic = model.named_parameters()[2].second.detach().clone();
   const auto maker = model.named_parameters()[0].second.detach().clone();
   ASSERT_EQ(model.named_parameters()[2].first, "critic.weight");
   EXPECT_EQ(run(model, {sgd("maker", "maker"), sgd("critic", "critic")}).steps, 5);
   EXPECT_TRUE(critic.to(at::kDouble).equal(model.named_parameters()[2].second.detach()));
   EXPECT_FALSE(maker.to(at::kDouble).equal(model.named_parameters()[0].second.detach()));
-  model.critic_too = true;
+  model.critic_every = 1;
   run(model, {sgd("maker", "maker"), sgd("critic", "critic")});
   EXPECT_FALSE(critic.to(at::kDouble).equal(model.named_parameters()[2].second.detach()));
 }

@@ -112,6 +112,23 @@ class FaultyModel final : public toy::Model {
   bool raised_ = false;
 };
 
+// Each batch in two: `cut` examples, and the rest.
+std::vector<Batch> cut_in_two(const std::vector<Batch>& whole, int cut) {
+  std::vector<Batch> out;
+  for (const Batch& batch : whole) {
+    const int size = static_cast<int>(batch.utt_ids.size());
+    for (const auto& [from, to] : {std::pair{0, cut}, std::pair{cut, size}}) {
+      Batch part;
+      part.utt_ids.assign(batch.utt_ids.begin() + from, batch.utt_ids.begin() + to);
+      if (to > from)
+        for (const auto& [name, tensor] : batch.tensors)
+          part.tensors[name] = tensor.narrow(0, from, to - from).clone();
+      out.push_back(std::move(part));
+    }
+  }
+  return out;
+}
+
 FsdpOptions fsdp_options(const Options& options) {
   FsdpOptions out;
   out.units.min_params = options.number("unit_min", 50);
@@ -120,7 +137,6 @@ FsdpOptions fsdp_options(const Options& options) {
   const std::string sharding = options.text("sharding", "full");
   if (sharding == "grad_op") out.sharding = Sharding::kGradOp;
   if (sharding == "hybrid") out.sharding = Sharding::kHybrid;
-  if (const std::string name = options.text("recompute", ""); !name.empty()) out.recompute = {name};
   out.cpu_offload = options.number("offload", 0) != 0;
   out.gathers_in_flight = options.number("in_flight", 2);
   if (options.text("gather", "") == "bf16") out.gather_type = at::kBFloat16;
@@ -206,7 +222,11 @@ int run(const Options& options) {
   const bool odd = rank.rank == options.number("fault_rank", -1);
 
   StopSignals signals;
-  FaultyModel model(options, rank);
+  FaultyModel faulty(options, rank);
+  torch::manual_seed(7);
+  toy::Adversaries adversaries(options.number("critic_every", 0));
+  const bool two = adversaries.critic_every > 0;
+  ModuleModel& model = two ? static_cast<ModuleModel&>(adversaries) : faulty;
   if (fault == "shape" && odd)
     model.module()->as<toy::NetImpl>()->register_parameter("extra", torch::zeros({3, 2}));
   auto data = toy::batches(options.number("batches", 40), options.number("batch", 4));
@@ -215,6 +235,7 @@ int run(const Options& options) {
     for (auto* batches : {&data, &valid_data})
       for (Batch& batch : *batches)
         for (auto& [name, tensor] : batch.tensors) tensor = tensor.to(torch::kFloat);
+  if (const int cut = options.number("cut", 0)) data = cut_in_two(data, cut);
   if (fault == "plan" && odd) data.resize(data.size() - 2);
   if (options.number("pad", 0))  // as a plan does with a last group smaller than the world
     while (data.size() % static_cast<std::size_t>(rank.world_size) != 0) data.emplace_back();
@@ -233,7 +254,8 @@ int run(const Options& options) {
   MemorySource valid(valid_data, rank.rank, rank.world_size);
   const std::string chosen = options.text("strategy", "auto");
   const auto strategy = chosen == "config" ? plan.make_strategy(world)
-                                           : make_strategy(chosen, world, fsdp_options(options));
+                                           : make_strategy(chosen, world, fsdp_options(options), 25,
+                                                           options.number("sync", 0) != 0);
 
   LoopSettings settings;
   settings.device = device;
@@ -241,6 +263,8 @@ int run(const Options& options) {
   settings.max_epochs = options.number("epochs", -1);
   settings.max_steps = options.number("steps", 20);
   settings.accumulate_grad_batches = options.number("accum", 1);
+  if (const std::string name = options.text("recompute", ""); !name.empty())
+    settings.recompute = {name};
   settings.gradient_clip_val = std::stod(options.text("clip", "0"));
   settings.max_nonfinite_steps = options.number("max_nonfinite", 100);
   settings.max_out_of_memory_steps = options.number("max_oom", 3);
@@ -250,13 +274,20 @@ int run(const Options& options) {
   OptimizerSpec spec;
   spec.options.lr = 0.01;
   spec.schedule = schedule_spec(config::WarmupLrSettings{.warmup_steps = 10});
+  std::vector<OptimizerSpec> optimizers = {spec};
+  if (two) {
+    optimizers.push_back(spec);
+    optimizers[0].name = optimizers[0].params = "maker";
+    optimizers[1].name = optimizers[1].params = "critic";
+    optimizers[1].gradient_clip_val = 0.1;
+  }
   FitInputs inputs{.model = model,
                    .train = fault == "exhausted" ? static_cast<DataSource&>(stream) : train,
                    .valid = options.number("no_valid", 0) ? nullptr : &valid,
                    .strategy = *strategy,
                    .control = *world.control,
                    .settings = settings,
-                   .optimizers = {spec},
+                   .optimizers = optimizers,
                    .criteria = {{"valid/loss", Better::kLower, 2}},
                    .signals = &signals};
   const auto ema = make_ema({.decay = 0.9});

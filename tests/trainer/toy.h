@@ -9,6 +9,7 @@
 
 #include "tutti/core/subprocess.h"
 #include "tutti/trainer/batch.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/model.h"
 #include "tutti/trainer/recompute.h"
 
@@ -72,12 +73,33 @@ struct DeepNetImpl : NetBase {
 };
 
 // With running statistics.
+struct NormBlockImpl : torch::nn::Module, Recomputable {
+  NormBlockImpl()
+      : inner(register_module("inner", torch::nn::Linear(6, 6))),
+        norm(register_module("norm", BatchNorm(6))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto compute = [this](const torch::Tensor& in) {
+      return in + norm->forward(torch::tanh(inner->forward(in)));
+    };
+    return recomputes() ? checkpointed(compute, x, parameters()) : compute(x);
+  }
+  torch::nn::Linear inner;
+  BatchNorm norm;
+};
+TORCH_MODULE(NormBlock);
+
 struct NormNetImpl : NetBase {
   NormNetImpl()
-      : norm(register_module("norm", torch::nn::BatchNorm1d(6))),
+      : norm(register_module("norm", BatchNorm(6))),
+        blocks(register_module("blocks", torch::nn::ModuleList(NormBlock(), NormBlock()))),
         last(register_module("last", torch::nn::Linear(6, 1))) {}
-  torch::Tensor forward(const torch::Tensor& x) override { return last->forward(norm->forward(x)); }
-  torch::nn::BatchNorm1d norm;
+  torch::Tensor forward(const torch::Tensor& x) override {
+    torch::Tensor h = norm->forward(x);
+    for (const auto& block : *blocks) h = block->as<NormBlockImpl>()->forward(h);
+    return last->forward(h);
+  }
+  BatchNorm norm;
+  torch::nn::ModuleList blocks;
   torch::nn::Linear last;
 };
 
@@ -106,6 +128,37 @@ class Model : public ModuleModel {
     torch::manual_seed(seed);
     return std::make_shared<NetImpl>(dropout);
   }
+};
+
+struct TwoPartsImpl : torch::nn::Module {
+  TwoPartsImpl()
+      : maker(register_module("maker", torch::nn::Linear(6, 1))),
+        critic(register_module("critic", torch::nn::Linear(1, 1))) {}
+  torch::nn::Linear maker, critic;
+};
+
+// Two optimizers. The maker's loss runs through the critic, which must not move by it.
+class Adversaries final : public ModuleModel {
+ public:
+  // The critic has a loss in every n-th step; 0: never.
+  explicit Adversaries(int critic_every = 1)
+      : ModuleModel(std::make_shared<TwoPartsImpl>()), critic_every(critic_every) {}
+  StepOutput training_step(const Batch& batch) override {
+    auto& net = *module()->as<TwoPartsImpl>();
+    const auto made = net.maker->forward(batch["x"]);
+    StepOutput out;
+    out.optimizer = "maker";
+    out.loss = net.critic->forward(made).square().mean();
+    out.weight = static_cast<double>(made.size(0));
+    out.stats["loss"] = out.loss.detach();
+    if (critic_every > 0 && steps_++ % critic_every == 0)
+      out.more_losses = {{"critic", (net.critic->forward(made.detach()) - 1).square().mean()}};
+    return out;
+  }
+  int critic_every;
+
+ private:
+  int steps_ = 0;
 };
 
 // Gradients of NaN with a finite loss, from some step on.

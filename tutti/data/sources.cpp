@@ -5,6 +5,7 @@
 #include "tutti/config/merge.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/text.h"
+#include "tutti/data/fields.h"
 #include "tutti/data/io/archive.h"
 #include "tutti/data/io/resample.h"
 
@@ -179,6 +180,7 @@ std::vector<config::SchemaInfo> sources_reference() {
   std::vector<config::SchemaInfo> tables = {kaldi_schema().info(), manifest_schema(true).info(),
                                             manifest_schema(false).info(), archive_schema().info()};
   for (config::SchemaInfo& table : tables) table.name = "data_src_args of " + table.name;
+  tables.push_back(field_schema().info());
   return tables;
 }
 
@@ -195,11 +197,12 @@ std::string implied_source(const Node& entry) {
 void DatasetSources::check(const Node& entry, Problems& problems) const {
   if (!entry.is_map()) {
     problems.add(entry, "got " + entry.describe_value() +
-                            ", expected a map {name, data_src, data_src_args, transform}");
+                            ", expected a map {name, data_src, data_src_args, transform, fields}");
     return;
   }
-  config::check_unknown_keys(entry, {"name", "data_src", "data_src_args", "transform"}, {},
-                             problems);
+  config::check_unknown_keys(entry, {"name", "data_src", "data_src_args", "transform", "fields"},
+                             {}, problems);
+  check_fields(entry["fields"], problems);
   const Node src = entry["data_src"];
   const std::string name = src.is_scalar() ? src.raw() : default_src_;
   if (open_.contains(name)) {
@@ -239,6 +242,9 @@ std::shared_ptr<const Dataset> DatasetSources::open(const Node& entry, Problems&
         sample.sample_rate = rate;
       });
   }
+  if (dataset != nullptr)
+    for (auto& add : open_fields(entry["fields"], *dataset))
+      dataset = std::make_shared<Transformed>(dataset, std::move(add));
   const Node transform = entry["transform"];
   if (dataset != nullptr && !transform.is_null()) {
     if (make_transform_) {

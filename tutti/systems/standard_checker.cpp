@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "tutti/config/merge.h"
 #include "tutti/config/schemas/files.h"
@@ -10,6 +12,7 @@
 #include "tutti/core/text.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/data/features/fbank.h"
+#include "tutti/data/fields.h"
 #include "tutti/data/sources.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
@@ -27,6 +30,11 @@ using config::Problems;
 
 bool is_recogniser(const Node& root) {
   return !root["task"].is_null() && root["model"].is_map() && !root["model"]["_target_"].defined();
+}
+
+bool is_torchscript(const Node& model) {
+  return model["_target_"].is_scalar() &&
+         model["_target_"].raw() == torchscript_schema().info().name;
 }
 
 // collect_stats makes features with plain code of its own, which knows fewer kinds than the model.
@@ -98,6 +106,20 @@ void check_monitors(const Node& root, const speech::AsrSettings& model, Problems
   check(root["scheduler_monitor"]);
 }
 
+// Norms of all ranks: only where there are some.
+void check_sync_batchnorm(const Node& root, const speech::AsrSettings* model, Problems& problems) {
+  const Node wanted = root["trainer"]["sync_batchnorm"];
+  bool on = false;
+  std::string expected;  // the trainer's schema complains
+  if (wanted.is_null() || !read(wanted, on, expected) || !on) return;
+  if (model == nullptr)
+    problems.add(wanted, "got true, but the norms of a TorchScript file cannot be shared",
+                 "remove it");
+  else if (model->encoder.kind != speech::EncoderKind::kConformer || !model->encoder.use_cnn_module)
+    problems.add(wanted, "got true, but this encoder has no batch norm",
+                 "remove it: layer norm does not depend on the ranks");
+}
+
 // Names of recognisers; all have the keys of speech2text_settings.h.
 struct RecogniserRow {
   const char* name;
@@ -149,6 +171,40 @@ void check_entries(const Node& root, Problems& problems) {
     }
 }
 
+// What a batch has beside speech and text is the same in all entries, and all that a TorchScript
+// file may ask for.
+void check_batch_tensors(const Node& root, Problems& problems) {
+  std::optional<std::vector<std::string>> fields;
+  for (const char* split : {"train", "valid"})
+    for (const Node& entry : root["dataset"][split].elements()) {
+      if (!entry.is_map() || !(entry["fields"].is_null() || entry["fields"].is_map())) return;
+      if (!data::DatasetSources::standard().has(data::implied_source(entry)))
+        data::check_fields(entry["fields"], problems);  // a builder's: not seen by check_entries
+      auto here = data::field_tensors(entry["fields"]);
+      std::sort(here.begin(), here.end());
+      if (fields && here != *fields)
+        problems.add(entry,
+                     fmt::format("has the fields [{}], entries before it [{}]", join(here, ", "),
+                                 join(*fields, ", ")),
+                     "give every entry of train and valid the same fields");
+      if (!fields) fields = here;
+    }
+  const Node model = root["model"];
+  if (!fields || !is_torchscript(model)) return;
+  std::vector<std::string> known = {"speech", "speech_lengths", "text", "text_lengths"};
+  known.insert(known.end(), fields->begin(), fields->end());
+  const auto check = [&](const Node& name) {
+    if (!name.is_scalar() || std::find(known.begin(), known.end(), name.raw()) != known.end())
+      return;
+    const std::string guess = closest_match(name.raw(), known);
+    problems.add(name, fmt::format("got '{}', but the batch has {}", name.raw(), join(known, ", ")),
+                 guess.empty() ? "name it under fields: of the dataset's entries"
+                               : fmt::format("did you mean '{}'?", guess));
+  };
+  for (const Node& name : model["inputs"].elements()) check(name);
+  for (const char* key : {"target", "input_lengths", "target_lengths"}) check(model[key]);
+}
+
 void check_inference(const Node& root, Problems& problems) {
   check_entries(root, problems);
   const Node model = root["model"];
@@ -167,13 +223,16 @@ void check_inference(const Node& root, Problems& problems) {
 
 void check_training(const Node& root, Problems& problems) {
   check_entries(root, problems);
+  check_batch_tensors(root, problems);
   read_text_settings(root, problems);
+  if (is_torchscript(root["model"])) check_sync_batchnorm(root, nullptr, problems);
   if (!is_recogniser(root)) return;
   check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});
   check_statistics(root, model, own);
   if (own.empty()) check_monitors(root, model, own);
+  if (own.empty()) check_sync_batchnorm(root, &model, own);
   for (const auto& problem : own.sorted()) problems.add(problem);
   for (const auto& warning : own.warnings()) problems.warn(warning);
 }

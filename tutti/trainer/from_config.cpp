@@ -273,6 +273,8 @@ LoopSettings loop_settings(const config::TrainerSettings& t, const PlanContext& 
   out.deterministic = t.deterministic.on || t.deterministic.warn_only;
   out.deterministic_warn_only = t.deterministic.warn_only;
   out.detect_anomaly = t.detect_anomaly;
+  out.sync_batchnorm = t.sync_batchnorm;
+  out.recompute = t.activation_checkpointing;
   out.device = context.device;
   out.show_progress = t.enable_progress_bar;
   out.show_model = t.enable_model_summary;
@@ -294,7 +296,6 @@ FsdpOptions fsdp_options(const config::StrategySettings& s, const LoopSettings& 
   out.units.min_params = s.unit_min_params;
   out.cpu_offload = s.cpu_offload;
   out.gathers_in_flight = s.gathers_in_flight;
-  out.recompute = s.activation_checkpointing;
   // The type matrices are multiplied in, if it is not the weights' own.
   std::string computing;
   const PrecisionMode mode = Precision(loop.precision, at::Device(loop.device)).mode();
@@ -327,7 +328,8 @@ WorldOptions TrainingPlan::world_options(const std::string& device) const {
 }
 
 std::unique_ptr<Strategy> TrainingPlan::make_strategy(World& world) const {
-  return trainer::make_strategy(strategy_name(), world, fsdp, strategy.bucket_cap_mb);
+  return trainer::make_strategy(strategy_name(), world, fsdp, strategy.bucket_cap_mb,
+                                trainer.sync_batchnorm);
 }
 
 std::vector<Callback*> TrainingPlan::callback_pointers() const {
@@ -350,6 +352,10 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
   plan.strategy = config::parse_strategy(plan.trainer.strategy, problems);
   problems.throw_if_any();  // the rest needs these to be right
   plan.loop = loop_settings(plan.trainer, context);
+  for (const std::string& name : plan.strategy.activation_checkpointing)
+    if (std::find(plan.loop.recompute.begin(), plan.loop.recompute.end(), name) ==
+        plan.loop.recompute.end())
+      plan.loop.recompute.push_back(name);
   plan.loop.seed = root["seed"].value_or<std::uint64_t>(0);
   if (plan.strategy.name == "fsdp")
     plan.fsdp = fsdp_options(plan.strategy, plan.loop, plan.trainer.strategy, problems);

@@ -13,7 +13,9 @@
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/limits.h"
+#include "tutti/trainer/recompute.h"
 #include "tutti/trainer/run.h"
 
 namespace tutti::trainer {
@@ -439,6 +441,8 @@ FitResult fit(FitInputs& inputs) {
     inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,
                     run.precision.weight_type());
     inputs.model.set_training(true);
+    enable_recomputation(inputs.model, run.settings.recompute);
+    if (run.settings.sync_batchnorm) batch_norms_of(inputs.model);  // refuses one without
     const auto parameters = group_parameters(inputs);
     std::vector<std::map<std::string, std::size_t>> chosen;
     for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -446,8 +450,10 @@ FitResult fit(FitInputs& inputs) {
     const auto groups = strategy.setup(inputs.model, parameters, run.device);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const OptimizerSpec& spec = inputs.optimizers[i];
+      std::vector<at::Tensor> owned;
+      for (const auto& [name, parameter] : parameters[i]) owned.push_back(parameter);
       run.optimizers.push_back(
-          {spec.name, build_optimizer(spec, chosen[i], groups[i]),
+          {spec.name, build_optimizer(spec, chosen[i], groups[i]), std::move(owned),
            spec.gradient_clip_val.value_or(run.settings.gradient_clip_val),
            spec.gradient_clip_algorithm.value_or(run.settings.gradient_clip_algorithm)});
     }

@@ -8,6 +8,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/autocast.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/strategies/units.h"
 
 namespace tutti::trainer {
@@ -80,6 +81,8 @@ class Surroundings {
   std::vector<at::Tensor> random_;
 };
 
+thread_local bool t_recomputing = false;
+
 struct Recipe : torch::CustomClassHolder {
   Recipe(Function f, Surroundings s) : function(std::move(f)), surroundings(std::move(s)) {}
   Function function;
@@ -120,7 +123,11 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     }
     torch::Tensor out;
     recipe->surroundings.during([&] {
-      torch::AutoGradMode with_grad(true);
+      const torch::AutoGradMode with_grad(true);
+      struct Again {
+        bool before = std::exchange(t_recomputing, true);
+        ~Again() { t_recomputing = before; }
+      } again;
       out = recipe->function(x);
     });
     const auto found = torch::autograd::grad({out}, wanted, {gradients[0]}, /*retain_graph=*/false,
@@ -138,6 +145,8 @@ torch::Tensor checkpointed(Function function, const torch::Tensor& x,
   auto recipe = c10::make_intrusive<Recipe>(std::move(function), Surroundings(x.device()));
   return RecomputedBlock::apply(x, recipe, at::TensorList(parameters));
 }
+
+bool recomputing() { return t_recomputing; }
 
 void enable_recomputation(TrainableModel& model, const std::vector<std::string>& classes) {
   if (classes.empty()) return;
@@ -157,7 +166,7 @@ void enable_recomputation(TrainableModel& model, const std::vector<std::string>&
     if (found.count(wanted)) continue;
     const std::vector<std::string> all(possible.begin(), possible.end());
     throw ConfigError(
-        "trainer.strategy.activation_checkpointing: got '" + wanted + "', expected " +
+        "trainer.activation_checkpointing: got '" + wanted + "', expected " +
             (all.empty()
                  ? std::string("nothing: this model has no layer that can be computed again")
                  : "one of " + join(all, ", ")),

@@ -16,7 +16,8 @@ namespace tutti::trainer {
 struct OptimizerSlot {
   std::string name;
   std::unique_ptr<OptimizerGroups> optimizer;
-  double clip_val = 0;  // 0: off
+  std::vector<at::Tensor> owned;  // the model's parameters it moves, or parts of which it moves
+  double clip_val = 0;            // 0: off
   ClipAlgorithm clip_algorithm = ClipAlgorithm::kNorm;
 };
 
@@ -130,8 +131,6 @@ struct Window {
   std::vector<std::string> ids;  // of all batches
   double data_seconds = 0;
 };
-// Out of memory, in the words of any torch.
-bool is_out_of_memory(const std::exception& error);
 // What the user's model threw, as the user's error with the batch and the line of their code; others
 // are left as they are.
 [[noreturn]] void rethrow_model_error(const Run& run, const Batch& batch,

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/trainer/optim/groups.h"
 #include "tutti/trainer/precision.h"
@@ -51,6 +52,8 @@ struct LoopSettings {
   ClipAlgorithm gradient_clip_algorithm = ClipAlgorithm::kNorm;
   LossReduction loss_reduction = LossReduction::kGlobal;
   PrecisionMode precision = PrecisionMode::k32;
+  std::vector<std::string> recompute;  // classes of modules; see recompute.h
+  bool sync_batchnorm = false;         // of ranks; the strategy does it
   bool deterministic = false;
   bool detect_anomaly = false;
   bool deterministic_warn_only = false;  // operators that cannot be: a warning instead of an error

@@ -12,6 +12,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/out_of_memory.h"
 #include "tutti/trainer/run.h"
 #include "tutti/trainer/strategies/side_stream.h"
 
@@ -90,17 +91,11 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
   const double factor =
       run.scaler.scale() * (run.weighs_losses() ? output.weight / run.reference_weight : 1.0);
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    // With several optimizers a loss must not leave gradients in another one's parameters.
-    std::optional<std::vector<at::Tensor>> only;
-    if (run.optimizers.size() > 1) {
-      only.emplace();
-      for (const auto& [name, p] : run.optimizers[groups[i]].optimizer->parameters())
-        only->push_back(p);
-    }
     const at::Tensor scaled = factor == 1.0 ? losses[i].second : losses[i].second * factor;
     const bool more = i + 1 < losses.size();
-    if (only)
-      scaled.backward({}, more, false, at::TensorList(*only));
+    // With several optimizers a loss must not leave gradients in another one's parameters.
+    if (run.optimizers.size() > 1)
+      scaled.backward({}, more, false, at::TensorList(run.optimizers[groups[i]].owned));
     else
       scaled.backward({}, more);
     if (last) window.complete |= 1ull << groups[i];
@@ -131,16 +126,6 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
 }
 
 }  // namespace
-
-// 1.13 has no type of its own for it, and the CPU allocator only words; TorchScript wraps them.
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
-  if (dynamic_cast<const Error*>(&error)) return false;
-  const std::string text = error.what();
-  return text.find("out of memory") != std::string::npos ||
-         text.find("not enough memory") != std::string::npos ||
-         text.find("can't allocate memory") != std::string::npos;
-}
 
 void rethrow_model_error(const Run& run, const Batch& batch, const std::exception& error) {
   if (dynamic_cast<const Error*>(&error)) throw;

@@ -10,6 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/collectives/nccl.h"
 
 namespace tutti::trainer {
@@ -122,6 +123,12 @@ std::shared_ptr<Collectives> connect(const std::shared_ptr<launch::ControlPlane>
   return make_nccl_collectives(*store, own, size, at::Device(options.device), control);
 }
 
+std::vector<int> everyone(const launch::RankContext& rank) {
+  std::vector<int> ranks(static_cast<std::size_t>(rank.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
 World join_world(const launch::RankContext& rank, const WorldOptions& options) {
@@ -154,16 +161,20 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options) {
     to_abort->add(made);
     return made;
   };
-  std::vector<int> everyone(static_cast<std::size_t>(rank.world_size));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  world.collectives = world.make_group("", everyone);
+  world.collectives = world.make_group("", everyone(rank));
   return world;
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
-                                        const FsdpOptions& fsdp, double bucket_cap_mb) {
-  if (name == "fsdp") return make_fsdp_strategy(fsdp, world);
+                                        const FsdpOptions& fsdp, double bucket_cap_mb,
+                                        bool sync_batchnorm) {
   const bool many = world.control->world_size() > 1;
+  const auto norms = [&]() -> std::shared_ptr<NormSync> {
+    if (!many || !sync_batchnorm) return nullptr;
+    return std::make_shared<NormSync>(world.make_group("batch-norm", everyone(world.rank)),
+                                      *world.control);
+  };
+  if (name == "fsdp") return make_fsdp_strategy(fsdp, world, norms());
   if (name == "auto" || name == "single" || name == "single_device") {
     if (!many) return make_single_strategy();
     if (name != "auto")
@@ -176,7 +187,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
     return many ? make_ddp_strategy(
                       *world.collectives, *world.control,
                       {.bucket_bytes = static_cast<std::size_t>(bucket_cap_mb * (1 << 20)),
-                       .find_unused = find_unused})
+                       .find_unused = find_unused},
+                      norms())
                 : make_single_strategy();
   throw ConfigError(
       fmt::format("trainer.strategy: got '{}', expected auto, single, ddp, "

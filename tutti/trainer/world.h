@@ -49,7 +49,9 @@ World join_world(const launch::RankContext& rank, const WorldOptions& options);
 
 // `name`: auto, single, single_device, ddp, ddp_find_unused_parameters_true/_false, fsdp. Throws
 // ConfigError for other names. `bucket_cap_mb`: gradients ddp sends together, MiB.
+// `sync_batchnorm`: see batch_norm.h.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, World& world,
-                                        const FsdpOptions& fsdp = {}, double bucket_cap_mb = 25);
+                                        const FsdpOptions& fsdp = {}, double bucket_cap_mb = 25,
+                                        bool sync_batchnorm = false);
 
 }  // namespace tutti::trainer

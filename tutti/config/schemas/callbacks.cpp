@@ -262,6 +262,8 @@ void add_callback_components(Catalogue& catalogue) {
                     "remove it: the newest checkpoint is there after an error");
   catalogue.instead("callback", callbacks + "SpikeDetection",
                     "remove it: NaN steps are dropped and their utterances named");
+  catalogue.instead("callback", callbacks + "BasePredictionWriter",
+                    "remove it: the infer stage writes predictions");
   catalogue.instead("callback", callbacks + "LambdaCallback", "use a plugin's callback");
   catalogue.instead("callback", callbacks + "WeightAveraging", "use ema or swa");
 

@@ -11,6 +11,7 @@ Schema<DatasetEntry> dataset_entry_schema() {
           "where it comes from: recipe/task, a manifest or a builder's name");
   s.field("data_src_args", &S::data_src_args, "arguments of data_src");
   s.field("transform", &S::transform, "applied to each sample");
+  s.field("fields", &S::fields, "further tensors of the batch by name: {NAME: {path, type}}");
   return s;
 }
 

@@ -17,6 +17,7 @@ struct DatasetEntry {
   std::optional<std::string> data_src;
   Node data_src_args;
   Node transform;
+  Node fields;  // see tutti/data/fields.h
 };
 Schema<DatasetEntry> dataset_entry_schema();
 

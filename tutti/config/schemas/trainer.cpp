@@ -67,6 +67,11 @@ void add_updates(Schema<S>& s) {
           "steps in a row that are dropped because a loss or gradient is NaN or infinite; then it "
           "is an error",
           {.min = 1, .unit = "updates"});
+  s.field("sync_batchnorm", &S::sync_batchnorm,
+          "batch norm (of conformers) counts the frames of all ranks");
+  s.field("activation_checkpointing", &S::activation_checkpointing,
+          "module classes computed again in the backward pass instead of kept: less memory, a "
+          "third more time");
 }
 
 void add_output(Schema<S>& s) {
@@ -103,8 +108,6 @@ void add_refused(Schema<S>& s) {
   s.refused("plugins", {},
             "use trainer.precision and trainer.strategy; shared libraries go into the top-level "
             "plugins:");
-  s.refused("sync_batchnorm", no,
-            "use a model with layer or group norm, whose result does not depend on the ranks");
   s.refused("reload_dataloaders_every_n_epochs", {"0", "1"},
             "remove it: batches are planned anew for each epoch");
   s.refused("enable_autolog_hparams", either,
@@ -192,7 +195,8 @@ Schema<FsdpOptions> fsdp_schema() {
           {.min = 1});
   s.refused("limit_all_gathers", {"true", "True"}, "use gathers_in_flight");
   s.refused("auto_wrap_policy", {}, "use units: [class names], or unit_min_params");
-  s.refused("activation_checkpointing_policy", {}, "use activation_checkpointing: [class names]");
+  s.refused("activation_checkpointing_policy", {},
+            "use activation_checkpointing: [class names], here or under trainer");
   s.elsewhere("timeout", "put it under trainer.timeout");
   s.elsewhere("mixed_precision", "use trainer.precision, param_precision and reduce_precision");
   s.refused("state_dict_type", {"full", "sharded"},

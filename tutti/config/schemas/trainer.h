@@ -42,6 +42,8 @@ struct TrainerSettings {
   std::string gradient_clip_algorithm = "norm";
   std::string loss_average = "global";
   int max_nonfinite_steps = 100;
+  bool sync_batchnorm = false;
+  std::vector<std::string> activation_checkpointing;  // with fsdp also under strategy
 
   Deterministic deterministic;
   bool detect_anomaly = false;

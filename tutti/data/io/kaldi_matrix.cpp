@@ -60,9 +60,10 @@ Array make(std::int64_t rows, std::int64_t columns, const std::string& name) {
 }
 
 template <class T>
-Array plain(Cursor& in, const std::string& name) {
-  const std::int32_t rows = in.sized_int(), columns = in.sized_int();
+Array plain(Cursor& in, const std::string& name, bool vector = false) {
+  const std::int32_t rows = in.sized_int(), columns = vector ? 1 : in.sized_int();
   Array out = make(rows, columns, name);
+  if (vector) out.shape.pop_back();
   const std::string_view bytes = in.take(static_cast<std::size_t>(out.size()) * sizeof(T));
   for (std::int64_t i = 0; i < out.size(); ++i) {
     T value{};
@@ -124,6 +125,8 @@ std::uint64_t size_of(std::string_view head, const std::string& name) {
     const std::int64_t rows = in.sized_int(), columns = in.sized_int();
     return 15 + cells(rows, columns, name) * (kind == "FM" ? sizeof(float) : sizeof(double));
   }
+  if (kind == "FV" || kind == "DV")
+    return 10 + cells(in.sized_int(), 1, name) * (kind == "FV" ? sizeof(float) : sizeof(double));
   in.take(8);
   const std::int64_t rows = in.number<std::int32_t>(), columns = in.number<std::int32_t>();
   const std::uint64_t count = cells(rows, columns, name);
@@ -168,6 +171,16 @@ std::pair<std::string, std::uint64_t> place_of(std::string_view entry) noexcept 
   return {std::string(entry.substr(0, colon)), offset};
 }
 
+// Reads the one at "a.ark:1234".
+Array read_kaldi_array(const std::string& entry,
+                       Array (*parse)(std::string_view bytes, const std::string& name)) {
+  const auto [file, offset] = place_of(entry);
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno("cannot open " + file, errno);
+  const std::string head = read_at(fd.get(), offset, 64, file);
+  return parse(read_at(fd.get(), offset, size_of(head, entry), file), entry);
+}
+
 }  // namespace
 
 bool is_matrix_name(std::string_view entry) noexcept {
@@ -188,11 +201,18 @@ Array parse_kaldi_matrix(std::string_view bytes, const std::string& name) {
 
 Array read_matrix(const std::string& entry) {
   if (entry.ends_with(".npy")) return to_float32(read_npy(entry), entry);
-  const auto [file, offset] = place_of(entry);
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("cannot open " + file, errno);
-  const std::string head = read_at(fd.get(), offset, 64, file);
-  return parse_kaldi_matrix(read_at(fd.get(), offset, size_of(head, entry), file), entry);
+  return read_kaldi_array(entry, parse_kaldi_matrix);
+}
+
+Array read_array(const std::string& entry) {
+  if (entry.ends_with(".npy")) return read_npy(entry);
+  return read_kaldi_array(entry, [](std::string_view bytes, const std::string& name) {
+    Cursor in(bytes, name);
+    const std::string kind = kind_of(in, name);
+    if (kind == "FV") return plain<float>(in, name, /*vector=*/true);
+    if (kind == "DV") return plain<double>(in, name, /*vector=*/true);
+    return parse_kaldi_matrix(bytes, name);
+  });
 }
 
 }  // namespace tutti::data

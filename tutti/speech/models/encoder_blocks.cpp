@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "tutti/speech/models/fused.h"
+#include "tutti/trainer/batch_norm.h"
 
 namespace tutti::speech {
 
@@ -62,22 +63,9 @@ class ConvolutionModule final : public torch::nn::Module {
                                   Conv1d(build, ConvShape{.in = channels, .out = 2 * channels}));
     depthwise_ =
         register_module("depthwise_conv", Conv1d(build, depthwise_shape(channels, kernel)));
-    auto norm = register_module("norm", std::make_shared<torch::nn::Module>());
-    weight_ = norm->register_parameter("weight", build.tensor({channels}));
-    bias_ = norm->register_parameter("bias", build.tensor({channels}));
-    running_mean_ = norm->register_buffer("running_mean", build.tensor({channels}));
-    running_var_ = norm->register_buffer("running_var", build.tensor({channels}));
-    batches_ = norm->register_buffer(
-        "num_batches_tracked",
-        torch::zeros({}, torch::TensorOptions(torch::kInt64).device(build.device)));
+    norm_ = register_module("norm", trainer::BatchNorm(channels, build.device));
     pointwise2_ = register_module("pointwise_conv2",
                                   Conv1d(build, ConvShape{.in = channels, .out = channels}));
-    if (build.device.is_meta()) return;
-    torch::NoGradGuard no_grad;
-    weight_.fill_(1);
-    bias_.zero_();
-    running_mean_.zero_();
-    running_var_.fill_(1);
   }
 
   torch::Tensor forward(const torch::Tensor& x_BTC, const BatchContext& context) {
@@ -88,7 +76,7 @@ class ConvolutionModule final : public torch::nn::Module {
     const bool packed = is_training() && context.valid_index.defined();
     torch::Tensor rows = x.reshape({-1, x.size(2)});
     if (packed) rows = rows.index_select(0, context.valid_index);
-    rows = activate(normalise(rows), activation_);
+    rows = activate(norm_->forward(rows), activation_);
     rows = product(rows, pointwise2_->weight.squeeze(2), pointwise2_->bias);
     if (packed)
       rows = torch::zeros({x.size(0) * x.size(1), rows.size(1)}, rows.options())
@@ -97,15 +85,8 @@ class ConvolutionModule final : public torch::nn::Module {
   }
 
  private:
-  torch::Tensor normalise(const torch::Tensor& rows_MC) {
-    if (is_training()) batches_.add_(1);
-    return torch::batch_norm(rows_MC, weight_, bias_, running_mean_, running_var_, is_training(),
-                             0.1, 1e-5,
-                             /*cudnn_enabled=*/true);
-  }
-
   Conv1d pointwise1_{nullptr}, depthwise_{nullptr}, pointwise2_{nullptr};
-  torch::Tensor weight_, bias_, running_mean_, running_var_, batches_;
+  trainer::BatchNorm norm_{nullptr};
   Activation activation_ = Activation::kSwish;
 };
 

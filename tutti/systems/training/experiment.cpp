@@ -45,6 +45,7 @@ const std::vector<std::string>& free_keys() {
                                                 "stats_dir",
                                                 "tokenizer",
                                                 "trainer.accelerator",
+                                                "trainer.activation_checkpointing",
                                                 "trainer.accumulate_grad_batches",
                                                 "trainer.benchmark",
                                                 "trainer.check_val_every_n_epoch",

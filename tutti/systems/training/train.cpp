@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "tutti/config/gpu_count.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
@@ -159,8 +160,7 @@ launch::LaunchRequest launch_request(const config::Node& training) {
   problems.throw_if_any();
   launch::LaunchRequest request;
   request.accelerator = trainer.accelerator == "cuda" ? "gpu" : trainer.accelerator;
-  request.num_gpus =
-      request.accelerator == "cpu" ? 0 : launch::count_visible_gpus(launch::current_environment());
+  request.num_gpus = request.accelerator == "cpu" ? 0 : config::count_visible_gpus();
   request.devices = trainer.devices.number();
   request.device_ids = trainer.devices.ids;
   request.num_nodes = trainer.num_nodes;

@@ -7,13 +7,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
+#include <vector>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/program.h"
 #include "tutti/trainer/loggers/logger.h"
 
 namespace tutti::trainer {
@@ -60,15 +64,72 @@ std::string event_header() {
   return event;
 }
 
+std::uint64_t take_varint(std::string_view& in) {
+  std::uint64_t value = 0;
+  for (unsigned shift = 0; !in.empty() && shift < 64; shift += 7) {
+    const auto byte = static_cast<unsigned char>(in.front());
+    in.remove_prefix(1);
+    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) break;
+  }
+  return value;
+}
+
+// Calls take(field, number, bytes) for each field of a message: one of the two has its value.
+template <class Take>
+void for_each_field(std::string_view in, Take take) {
+  while (!in.empty()) {
+    const std::uint64_t key = take_varint(in);
+    std::uint64_t number = 0, length = 0;
+    if ((key & 7) == kVarint)
+      number = take_varint(in);
+    else
+      length = (key & 7) == kFixed64 ? 8 : (key & 7) == kFixed32 ? 4 : take_varint(in);
+    length = std::min<std::uint64_t>(length, in.size());
+    take(key >> 3, number, in.substr(0, length));
+    in.remove_prefix(length);
+  }
+}
+
+// Whether an event stays when the run goes on after `step`; see Logger::rewind.
+bool stays(std::string_view event, std::int64_t step, bool at_the_end) {
+  std::int64_t at = 0;
+  bool numbers = false, ends = false;
+  for_each_field(event, [&](std::uint64_t field, std::uint64_t number, std::string_view bytes) {
+    if (field == 2) at = static_cast<std::int64_t>(number);
+    if (field != 5) return;
+    numbers = true;
+    for_each_field(bytes, [&](std::uint64_t, std::uint64_t, std::string_view value) {
+      for_each_field(value, [&](std::uint64_t part, std::uint64_t, std::string_view tag) {
+        ends = ends || (part == 1 && is_of_the_end(std::string(tag)));
+      });
+    });
+  });
+  return !numbers || at < step || (at == step && !(at_the_end && ends));
+}
+
+// Takes out of an earlier process's file what is logged again, and a record that was cut short.
+void forget_later(const std::filesystem::path& path, std::int64_t step, bool at_the_end) {
+  const std::string all = read_file(path);
+  std::string kept;
+  for (std::size_t at = 0; at + 16 <= all.size();) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, all.data() + at, sizeof length);
+    if (length > all.size() - at - 16) break;
+    if (stays(std::string_view(all).substr(at + 12, length), step, at_the_end))
+      kept += all.substr(at, 16 + length);
+    at += 16 + length;
+  }
+  if (kept != all) write_file_atomic(path, kept);
+}
+
 class TensorBoardLogger final : public Logger {
  public:
   explicit TensorBoardLogger(const std::filesystem::path& folder) {
     make_folders(folder);
-    char host[256] = "localhost";
-    ::gethostname(host, sizeof(host) - 1);
     path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0",
-                                 static_cast<std::int64_t>(Clock::system().unix_seconds()), host,
-                                 ::getpid());
+                                 static_cast<std::int64_t>(Clock::system().unix_seconds()),
+                                 host_name(), ::getpid());
     fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!fd_) throw_errno("cannot create " + path_.string(), errno);
     std::string event = event_header();
@@ -94,13 +155,15 @@ class TensorBoardLogger final : public Logger {
 
   void flush() override { fsync_file(fd_.get(), path_); }
 
-  // The start of a session at a step: TensorBoard then leaves out what older files have from there.
-  void rewind(std::int64_t step, bool /*at_the_end*/) override {
-    bool has_older = false;
+  // Older files lose what is logged again. A TensorBoard that is running has read it already: it
+  // forgets it at the start of a session.
+  void rewind(std::int64_t step, bool at_the_end) override {
+    std::vector<std::filesystem::path> older;
     for (const auto& entry : std::filesystem::directory_iterator(path_.parent_path()))
-      has_older = has_older || (entry.path() != path_ &&
-                                entry.path().filename().string().rfind("events.out.", 0) == 0);
-    if (!has_older) return;
+      if (entry.path() != path_ && entry.path().filename().string().rfind("events.out.", 0) == 0)
+        older.push_back(entry.path());
+    if (older.empty()) return;
+    for (const auto& path : older) forget_later(path, step, at_the_end);
     std::string session;
     append_key(session, 1, kVarint);
     append_varint(session, 1);  // START

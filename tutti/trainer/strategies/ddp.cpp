@@ -5,6 +5,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/strategies/reducer.h"
 #include "tutti/trainer/strategies/strategy.h"
 
@@ -30,15 +31,19 @@ std::string signature(const NamedTensors& parameters, const NamedTensors& buffer
 
 class DdpStrategy final : public Strategy {
  public:
-  DdpStrategy(Collectives& collectives, Control& control, const ReducerOptions& options)
-      : Strategy(options.find_unused ? "ddp_find_unused_parameters_true" : "ddp"),
+  DdpStrategy(Collectives& collectives, Control& control, const ReducerOptions& options,
+              std::shared_ptr<NormSync> norms)
+      : Strategy(options.find_unused ? "ddp_find_unused_parameters_true" : "ddp",
+                 /*moves_model=*/false, /*lockstep=*/norms != nullptr),
         collectives_(collectives),
         control_(control),
-        options_(options) {}
+        options_(options),
+        norms_(std::move(norms)) {}
 
   std::vector<NamedTensors> setup(TrainableModel& model, const std::vector<NamedTensors>& groups,
-                                  at::Device) override {
+                                  at::Device device) override {
     check_same_model(model, control_);
+    if (norms_) norms_->attach(model, device);
     broadcast_from_rank_zero(model);
     model_ = &model;
     std::size_t num_buckets = 0;
@@ -52,10 +57,13 @@ class DdpStrategy final : public Strategy {
     return groups;
   }
   void begin(const Pass& pass) override {
+    if (norms_) norms_->begin(pass.training);
     if (pass.training && pass.last_of_window)
       for (const auto& reducer : reducers_) reducer->arm();
   }
-  void settle(bool) override {}
+  void settle(bool) override {
+    if (norms_) norms_->settle();
+  }
   void finish(std::size_t group, bool complete) override {
     reducers_[group]->finish(complete);
     if (group == 0) share_buffers();
@@ -105,6 +113,7 @@ class DdpStrategy final : public Strategy {
   Collectives& collectives_;
   Control& control_;
   ReducerOptions options_;
+  std::shared_ptr<NormSync> norms_;  // shared: callers know the name of the type only
   TrainableModel* model_ = nullptr;
   std::vector<std::unique_ptr<Reducer>> reducers_;  // by group
 };
@@ -142,8 +151,9 @@ ConfigError unused_parameters_error(int rank, const std::vector<std::string>& mi
 }
 
 std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,
-                                            const ReducerOptions& options) {
-  return std::make_unique<DdpStrategy>(collectives, control, options);
+                                            const ReducerOptions& options,
+                                            std::shared_ptr<NormSync> norms) {
+  return std::make_unique<DdpStrategy>(collectives, control, options, std::move(norms));
 }
 
 }  // namespace tutti::trainer

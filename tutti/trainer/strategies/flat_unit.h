@@ -52,6 +52,7 @@ class FlatUnit {
   const std::string& name() const { return spec_.name; }
   const NamedTensors& parameters() const { return spec_.parameters; }
   bool resident() const { return spec_.resident; }
+  std::size_t optimizer() const { return spec_.optimizer; }
   bool trainable() const { return spec_.parameters[0].second.requires_grad(); }
   c10::StorageImpl* storage() const { return full_.storage().unsafeGetStorageImpl(); }
   // This rank's part of each parameter; the tensors are views into the shard.

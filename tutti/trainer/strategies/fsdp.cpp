@@ -5,7 +5,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
-#include "tutti/trainer/recompute.h"
+#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/strategies/gatherer.h"
 #include "tutti/trainer/strategies/gradient_shards.h"
 #include "tutti/trainer/world.h"
@@ -54,23 +54,23 @@ FsdpGroups make_groups(Sharding sharding, World& world) {
 
 class FsdpStrategy final : public Strategy {
  public:
-  FsdpStrategy(FsdpOptions options, FsdpGroups groups, Control& control)
+  FsdpStrategy(FsdpOptions options, FsdpGroups groups, Control& control,
+               std::shared_ptr<NormSync> norms)
       : Strategy("fsdp", /*moves_model=*/true, /*lockstep=*/true),
         options_(std::move(options)),
         groups_(std::move(groups)),
         control_(control),
+        norms_(std::move(norms)),
         meter_(memory_) {}
 
   std::vector<NamedTensors> setup(TrainableModel& model, const std::vector<NamedTensors>& groups,
                                   at::Device device) override {
-    if (groups.size() != 1)
-      throw ConfigError(
-          fmt::format("strategy: fsdp works with one optimizer, got {}", groups.size()),
-          "use strategy: ddp, or one optimizer");
     check_same_model(model, control_);
     device_ = device;
-    enable_recomputation(model, options_.recompute);
+    if (norms_) norms_->attach(model, device);
     UnitCut cut = options_.units;
+    for (std::size_t group = 0; group < groups.size(); ++group)
+      for (const auto& [name, parameter] : groups[group]) cut.optimizer_of[name] = group;
     cut.vectors_apart = options_.gather_type.has_value();
     for (UnitSpec& spec : cut_into_units(model, cut)) add_unit(std::move(spec));
     for (const auto& [name, buffer] : unique_parameters(model.named_buffers()).tensors)
@@ -89,10 +89,13 @@ class FsdpStrategy final : public Strategy {
     if (control_.rank() == 0)
       log::info("fsdp: {} units, shards in {}, {:.1f} MB of weights on this rank", units_.size(),
                 groups_.gathers->world_size(), static_cast<double>(memory_.shards) / 1e6);
-    return {parts_of(groups[0])};
+    std::vector<NamedTensors> parts;
+    for (const NamedTensors& group : groups) parts.push_back(parts_of(group));
+    return parts;
   }
 
   void begin(const Pass& pass) override {
+    if (norms_) norms_->begin(pass.training);
     gatherer_->begin(pass.training);
     if (pass.training) gradients_->begin(pass);
     training_ = pass.training;
@@ -101,12 +104,16 @@ class FsdpStrategy final : public Strategy {
 
   void settle(bool complete) override {
     watch_.reset();
+    // A rank that still computes needs this one's units and statistics in turns.
+    std::future<void> statistics;
+    if (norms_) statistics = norms_->settle_beside();
     if (training_) gradients_->settle(complete);
     gatherer_->settle();
     if (training_) gradients_->drain();
+    if (statistics.valid()) statistics.get();
   }
 
-  void finish(std::size_t, bool) override { gradients_->finish(); }
+  void finish(std::size_t group, bool) override { gradients_->finish(group); }
 
   at::Tensor squared_norm(const std::vector<at::Tensor>& gradients) override {
     const auto wide = master_type_ == at::kDouble ? at::kDouble : at::kFloat;
@@ -161,6 +168,7 @@ class FsdpStrategy final : public Strategy {
   FsdpOptions options_;
   FsdpGroups groups_;
   Control& control_;
+  std::shared_ptr<NormSync> norms_;  // shared: callers know the name of the type only
   MemoryMeter meter_;
   at::Device device_ = at::kCPU;
   at::ScalarType master_type_ = at::kFloat;
@@ -174,9 +182,10 @@ class FsdpStrategy final : public Strategy {
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_fsdp_strategy(const FsdpOptions& options, World& world) {
+std::unique_ptr<Strategy> make_fsdp_strategy(const FsdpOptions& options, World& world,
+                                             std::shared_ptr<NormSync> norms) {
   return std::make_unique<FsdpStrategy>(options, make_groups(options.sharding, world),
-                                        *world.control);
+                                        *world.control, std::move(norms));
 }
 
 }  // namespace tutti::trainer

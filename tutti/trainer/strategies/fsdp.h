@@ -5,8 +5,8 @@
 //   auto strategy = make_fsdp_strategy(options, world);
 //
 // Works on GPUs over NCCL and on CPUs over Gloo, with one rank as well (then only offload makes
-// sense). The model is any TrainableModel; see watch.h for how its use of weights is seen. One
-// optimizer only; buffers are replicated.
+// sense). The model is any TrainableModel; see watch.h for how its use of weights is seen. Buffers
+// are replicated.
 #pragma once
 
 #include <memory>
@@ -35,10 +35,11 @@ struct FsdpOptions {
   // mixed precision, so that no second copy of them is made. Empty: the model's.
   std::optional<at::ScalarType> gather_type;
   std::optional<at::ScalarType> reduce_type;  // of gradient sums; empty: the model's
-  std::vector<std::string> recompute;         // classes of modules; see recompute.h
   int gathers_in_flight = 2;
 };
 
-std::unique_ptr<Strategy> make_fsdp_strategy(const FsdpOptions& options, World& world);
+// `norms`: as make_ddp_strategy's.
+std::unique_ptr<Strategy> make_fsdp_strategy(const FsdpOptions& options, World& world,
+                                             std::shared_ptr<NormSync> norms = nullptr);
 
 }  // namespace tutti::trainer

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -73,7 +74,7 @@ class GradientShards::State {
       std::lock_guard lock(mutex_);
       if (!active_) return;
       active_ = false;
-      if (complete && launched_ < launch_order_.size()) throw_unused();
+      if (complete && launched_ < launch_order_.size()) check_unused();
       while (launched_ < launch_order_.size()) launch(/*with_gradient=*/false);
       if (!complete)
         for (FlatUnit* unit : units_) unit->drop_gradients();
@@ -86,8 +87,9 @@ class GradientShards::State {
     if (!ordered_ && control_.world_size() > 1) agree_on_order();
   }
 
-  void hand_over() {
-    for (FlatUnit* unit : units_) unit->hand_over();
+  void hand_over(std::size_t optimizer) {
+    for (FlatUnit* unit : units_)
+      if (unit->optimizer() == optimizer) unit->hand_over();
   }
 
   const std::vector<FlatUnit*>& units() const { return units_; }
@@ -133,14 +135,23 @@ class GradientShards::State {
     running_.pop_front();
   }
 
-  void throw_unused() const {
+  // An optimizer whose parameters have no gradient at all had no loss in this step.
+  void check_unused() const {
+    std::set<std::size_t> optimizers, at_work;
+    for (const FlatUnit* unit : units_) {
+      optimizers.insert(unit->optimizer());
+      for (std::size_t i = 0; i < unit->parameters().size(); ++i)
+        if (unit->has_gradient(i)) at_work.insert(unit->optimizer());
+    }
     std::vector<std::string> missing;
     std::size_t total = 0;
     for (const FlatUnit* unit : units_) {
+      if (optimizers.size() > 1 && !at_work.contains(unit->optimizer())) continue;
       total += unit->parameters().size();
       for (std::size_t i = 0; i < unit->parameters().size(); ++i)
         if (!unit->has_gradient(i)) missing.push_back(unit->parameters()[i].first);
     }
+    if (missing.empty()) return;
     throw unused_parameters_error(control_.rank(), missing, total,
                                   "freeze them (requires_grad false) or use them in the loss");
   }
@@ -152,8 +163,11 @@ class GradientShards::State {
       for (const std::size_t unit : arrival_) mine.push_back(std::to_string(unit));
     const auto all = control_.all_gather("order of gradients", join(mine, ","));
     if (all[0].empty()) return;  // rank 0 had no backward pass; the next step decides
-    launch_order_.clear();
-    for (const std::string& unit : split(all[0], ',')) launch_order_.push_back(std::stoul(unit));
+    std::vector<std::size_t> order;
+    for (const std::string& unit : split(all[0], ',')) order.push_back(std::stoul(unit));
+    for (const std::size_t unit : launch_order_)  // of an optimizer that had no loss yet
+      if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
+    launch_order_ = std::move(order);
     ordered_ = true;
   }
 
@@ -218,6 +232,6 @@ GradientShards::~GradientShards() = default;
 void GradientShards::begin(const Pass& pass) { state_->begin(pass); }
 void GradientShards::settle(bool complete) { state_->settle(complete); }
 void GradientShards::drain() { state_->drain(); }
-void GradientShards::finish() { state_->hand_over(); }
+void GradientShards::finish(std::size_t optimizer) { state_->hand_over(optimizer); }
 
 }  // namespace tutti::trainer

@@ -4,6 +4,8 @@
 // micro-batches of a window are added up in shards, so accumulation costs no whole gradient. Like
 // the Reducer, it starts sums in one order on all ranks, which after the first step is the order in
 // which rank 0's gradients arrive, and finds parameters without gradient before the optimizer step.
+// With several optimizers all units are summed in every pass: a rank without data cannot know whose
+// losses the others have.
 #pragma once
 
 #include <deque>
@@ -29,7 +31,8 @@ class GradientShards {
   // Waits for all sums. Call it after the gatherer has settled: until then another rank may need
   // this one's gathers before it can answer.
   void drain();
-  void finish();  // gradients of the parts are set when it returns
+  // Gradients of the parts that this optimizer moves are set when it returns.
+  void finish(std::size_t optimizer);
 
  private:
   class State;

@@ -90,8 +90,11 @@ struct ReducerOptions {
   std::size_t bucket_bytes = 25 << 20;
   bool find_unused = false;  // parameters without gradient are allowed, and may differ by rank
 };
+class NormSync;
+// `norms`: batch norms are those of all ranks; null: each rank's own.
 std::unique_ptr<Strategy> make_ddp_strategy(Collectives& collectives, Control& control,
-                                            const ReducerOptions& options);
+                                            const ReducerOptions& options,
+                                            std::shared_ptr<NormSync> norms = nullptr);
 
 // The sum of squares of all elements of all gradients, on their device.
 at::Tensor local_squared_norm(const std::vector<at::Tensor>& gradients);

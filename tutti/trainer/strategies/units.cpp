@@ -53,12 +53,14 @@ std::string unit_of(const std::string& parameter, const std::vector<std::string>
   return longest;
 }
 
-// Appends to the unit of this name, kind of tensor and trainability, or opens one.
-void append(std::vector<UnitSpec>& units, const std::string& name, bool resident,
-            const std::pair<std::string, at::Tensor>& item) {
+// Appends to the unit of this name, kind of tensor, optimizer and trainability, or opens one.
+void append(std::vector<UnitSpec>& units, const UnitCut& cut, const std::string& name,
+            bool resident, const std::pair<std::string, at::Tensor>& item) {
+  const auto owner = cut.optimizer_of.find(item.first);
+  const std::size_t optimizer = owner == cut.optimizer_of.end() ? 0 : owner->second;
   const auto fits = [&](const UnitSpec& unit) {
     const at::Tensor& other = unit.parameters[0].second;
-    return unit.name == name && unit.resident == resident &&
+    return unit.name == name && unit.resident == resident && unit.optimizer == optimizer &&
            other.scalar_type() == item.second.scalar_type() &&
            other.requires_grad() == item.second.requires_grad();
   };
@@ -66,7 +68,7 @@ void append(std::vector<UnitSpec>& units, const std::string& name, bool resident
   if (found != units.end())
     found->parameters.push_back(item);
   else
-    units.push_back({name, {item}, resident});
+    units.push_back({name, {item}, resident, optimizer});
 }
 
 }  // namespace
@@ -91,13 +93,13 @@ std::vector<UnitSpec> cut_into_units(TrainableModel& model, const UnitCut& cut) 
     const auto& [name, tensor] = item;
     if (tensor.numel() == 0) continue;
     if (cut.vectors_apart && tensor.dim() <= 1) {
-      append(units, "vectors", /*resident=*/true, item);
+      append(units, cut, "vectors", /*resident=*/true, item);
       continue;
     }
     if (!cut.classes.empty()) {
       const std::string prefix = unit_of(name, prefixes);
-      append(units, prefix.empty() ? "root" : prefix.substr(0, prefix.size() - 1), prefix.empty(),
-             item);
+      append(units, cut, prefix.empty() ? "root" : prefix.substr(0, prefix.size() - 1),
+             prefix.empty(), item);
       continue;
     }
     // By size: cut only between modules, whose own tensors are used together.
@@ -106,7 +108,7 @@ std::vector<UnitSpec> cut_into_units(TrainableModel& model, const UnitCut& cut) 
       open_unit = name;
       open_numel = 0;
     }
-    append(units, open_unit, /*resident=*/false, item);
+    append(units, cut, open_unit, /*resident=*/false, item);
     open_numel += tensor.numel();
     last_owner = owner;
   }

@@ -1,6 +1,7 @@
 // How a model is cut into units: the parameters that are gathered, used and let go together.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,16 +17,20 @@ struct UnitCut {
   // Weight matrices are gathered in another type than vectors (biases, norms), which then form one
   // unit of their own that stays gathered: they are small.
   bool vectors_apart = false;
+  // The optimizer of each parameter: a unit's gradients are complete when its optimizer's loss was
+  // differentiated. Those that are not named have the first.
+  std::map<std::string, std::size_t> optimizer_of;
 };
 
 struct UnitSpec {
   std::string name;  // of its module, or of its first parameter
   NamedTensors parameters;
   bool resident = false;  // stays gathered during a pass
+  std::size_t optimizer = 0;
 };
 
-// Units in the model's order; a unit holds parameters of one type which are all trainable or all
-// frozen. Throws ConfigError naming the model's classes if one of `cut.classes` is not among them.
+// Units in the model's order; a unit holds parameters of one type and one optimizer which are all
+// trainable or all frozen. Throws ConfigError naming the model's classes if one of `cut.classes` is not among them.
 std::vector<UnitSpec> cut_into_units(TrainableModel& model, const UnitCut& cut);
 
 // "tutti::speech::EncoderLayerImpl" -> "EncoderLayer".
