@@ -106,6 +106,11 @@ class Slurm(Bed):
             return None
         return asked.stdout.splitlines() if asked.returncode == 0 else None
 
+    def revive(self):
+        done = super().revive()
+        self.hurry()
+        return done
+
     def hurry(self):
         """Slurm holds back for two minutes what it has put back into the queue."""
         for line in self.queue() or []:

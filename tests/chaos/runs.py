@@ -222,6 +222,7 @@ class Slurm(Scheduled):
     """A real Slurm of three nodes, whose daemons are killed, stopped and started again."""
     bed = beds.Slurm
     leave_seconds = 60
+    attempt_seconds = 400  # Slurm lets what it has put back into the queue wait for minutes
     parallel = "env: slurm, " + Scheduled.options
     daemons = ["kill -9 slurmd", "SIGSTOP slurmd", "kill -9 slurmctld", "SIGSTOP slurmctld", "node powered off", "odd scheduler"]
 
