@@ -9,7 +9,12 @@ if(TUTTI_WITH_TORCH)
 endif()
 install(TARGETS ${exported} EXPORT tutti-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT tutti-targets NAMESPACE tutti:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/public_headers.txt)
+file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/public_headers.txt headers REGEX "^tutti/")
+foreach(header ${headers})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${CMAKE_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
 
 # What a user runs, apart from what a developer links (`cmake --install build --component programs`, ./run install).
 install(DIRECTORY ${CMAKE_BINARY_DIR}/bin/ DESTINATION ${CMAKE_INSTALL_BINDIR} USE_SOURCE_PERMISSIONS COMPONENT programs
@@ -26,6 +31,7 @@ install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/packaging/man.sh ${CMA
   \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1\" COMMAND_ERROR_IS_FATAL ANY)"
         COMPONENT programs)
 
+install(FILES ${CMAKE_SOURCE_DIR}/cmake/TuttiPlugin.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/tutti-config.cmake.in
   ${CMAKE_BINARY_DIR}/tutti-config.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/tutti-config-version.cmake COMPATIBILITY SameMinorVersion)

@@ -6,4 +6,5 @@ tutti_add_room(speech_settings SOURCES ${speech_settings} tutti/speech/models/mo
                PUBLIC tutti::config tutti::data)
 file(GLOB_RECURSE systems_settings CONFIGURE_DEPENDS tutti/systems/*_settings.cpp)
 tutti_add_room(schemas SOURCES ${systems_settings} tutti/systems/standard_checker.cpp
+               tutti/systems/dataset_builder.cpp
                PUBLIC tutti::speech_settings tutti::parallel)

@@ -16,6 +16,7 @@ for program in "$prefix"/bin/tutti*; do
   install -m 755 "$launcher" "$out/bin/$name"
 done
 cp -r "$prefix/share" "$out/"
+[[ ! -d $prefix/lib/tutti ]] || cp -r "$prefix/lib/tutti" "$out/lib/"  # corpora
 
 # ldd names every library a program will load, and the loader; a missing one is an error here and not on the cluster.
 ldd "$out"/libexec/* | awk '/not found/ { print; bad = 1 } END { exit bad }' >&2

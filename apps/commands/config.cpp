@@ -100,9 +100,12 @@ void go_where_plugins_load(const Arguments& arguments, char** argv) {
   const std::filesystem::path sibling = own_program().parent_path() / kSibling;
   if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
   config::Problems unread;  // the same ones come again when the files are loaded to be checked
-  const config::Node plugins =
-      config::load_merged({.files = load_options(arguments).files}, unread)["plugins"];
-  if (plugins.size() > 0) ::execv(sibling.c_str(), argv);
+  std::optional<config::FileKind> kind;
+  if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
+  const auto files = config::read_config_files(kind, load_options(arguments).files, unread);
+  if (!config::plugin_lists(files, systems::standard_checker(), config::Resolvers::standard())
+           .empty())
+    ::execv(sibling.c_str(), argv);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "tutti/config/config_files.h"
 #include "tutti/config/load.h"
 #include "tutti/core/log.h"
+#include "tutti/parallel/registry.h"
 #include "tutti/systems/standard_checker.h"
 
 namespace tutti::apps {
@@ -15,8 +16,15 @@ config::Node find_block(const std::vector<std::string>& files,
   config::Problems first_look;  // the same ones come again below
   const config::Node raw = config::load_merged({.files = options.files}, first_look);
   if (raw["env"].defined() && name.empty()) return config::load(options, problems);
-  config::FileChecker checker = systems::standard_checker();
-  return config::load_config(options, {}, name, checker, problems).root["parallel"];
+  // Of the plugins only the block's own matter here; those of stages may need more than this program has.
+  config::ConfigFiles loaded = config::read_config_files({}, options.files, problems);
+  if (!loaded.merged.defined())  // overrides alone
+    loaded.merged =
+        config::Node(std::make_shared<config::Value>(config::Value{.kind = config::Kind::kMap}));
+  config::apply_overrides(options.overrides, {&loaded}, systems::standard_checker(),
+                          options.resolvers, problems);
+  config::choose_parallel(name, {&loaded}, problems);
+  return config::resolve(loaded, options.resolvers, problems)["parallel"];
 }
 
 }  // namespace
@@ -30,6 +38,7 @@ parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& f
     block = find_block(files, overrides, name, problems);
   parallel::ParallelSettings settings = parallel::parse_parallel(block, problems);
   problems.throw_if_any();
+  for (const auto& plugin : settings.plugins) parallel::Registry::load_plugin_library(plugin);
   if (!quiet)
     for (const config::Problem& warning : problems.sorted_warnings())
       log::warning("{}", warning.describe());

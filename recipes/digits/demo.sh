@@ -3,10 +3,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 tutti=../../build/bin/tutti
+[[ -x $tutti ]] || tutti=tutti  # a copy of the recipe: the installed one
 "$tutti" run --stages create_dataset validate_dataset train_tokenizer collect_stats train infer measure pack_model \
   --training_config conf/training.yaml --inference_config conf/inference.yaml --metrics_config conf/metrics.yaml
 cat <<TEXT
 
-report:  recipes/digits/exp/training/report.html
-talk to it:  build/bin/tutti demo --config recipes/digits/conf/demo.yaml
+report:  $PWD/exp/training/report.html
+talk to it:  $tutti demo --config $PWD/conf/demo.yaml
 TEXT

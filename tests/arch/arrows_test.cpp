@@ -97,6 +97,30 @@ TEST(Architecture, ArrowsInsideTheParallelRoomGoOneWay) {
   EXPECT_EQ(debts, kParallelDebts);
 }
 
+// What is installed is enough for itself, and for the examples and plugins that are shown.
+TEST(Architecture, PublicHeadersIncludePublicHeaders) {
+  static const std::regex kInclude(R"re((?:^|\n)\s*#\s*include\s*"(tutti/[^"]+)")re");
+  const fs::path source = TUTTI_SOURCE_DIR;
+  std::set<std::string> listed;
+  for (const auto& line : split(read_file(source / "cmake/public_headers.txt"), '\n'))
+    if (line.starts_with("tutti/")) listed.insert(line);
+  EXPECT_GT(listed.size(), 50U);
+  EXPECT_LT(listed.size(), 80U);
+  std::vector<fs::path> users = {source / "docs/extending.md"};
+  for (const auto& header : listed) users.push_back(source / header);
+  for (const char* folder : {"examples", "recipes"})
+    for (const auto& entry : fs::recursive_directory_iterator(source / folder))
+      if (entry.path().extension() == ".cpp" || entry.path().extension() == ".h")
+        users.push_back(entry.path());
+  for (const auto& user : users) {
+    ASSERT_TRUE(fs::exists(user)) << user;
+    const std::string text = read_file(user);
+    for (auto it = std::sregex_iterator(text.begin(), text.end(), kInclude);
+         it != std::sregex_iterator(); ++it)
+      EXPECT_TRUE(listed.contains((*it)[1])) << fs::relative(user, source) << ": " << (*it)[1];
+  }
+}
+
 // A folder with more files of a kind than a reader can take in is split.
 TEST(Architecture, FoldersStaySmall) {
   std::map<std::string, int> files;

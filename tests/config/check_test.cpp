@@ -19,6 +19,7 @@
 namespace tutti::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -341,6 +342,33 @@ TEST(Plugins, ALibraryAddsComponentsAndResolvers) {
   load_checked({.files = {file}}, {}, checker, problems);
   EXPECT_THAT(problems.describe(),
               HasSubstr("training.yaml:1:11: plugins.0: cannot load the plugin: libnone_such.so"));
+}
+
+TEST(Plugins, OnesThatCannotServeAreRefusedAtTheirLine) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "training.yaml";
+  const auto problems_with = [&](const std::string& plugins) {
+    Problems problems;
+    FileChecker checker = checker_with_gpus(0);
+    write_file_atomic(file, plugins);
+    load_checked({.files = {file}}, {}, checker, problems);
+    return problems.describe();
+  };
+  const auto bad = [](int fault) {
+    return std::string(TUTTI_BIN_DIR) + "/libtutti_bad_plugin_" + std::to_string(fault) + ".so";
+  };
+  EXPECT_THAT(problems_with("plugins: [" + bad(1) + "]\n"),
+              AllOf(HasSubstr("training.yaml:1:11: plugins.0: "),
+                    HasSubstr("built for Tutti 0.0.9, expected " TUTTI_VERSION)));
+  EXPECT_THAT(problems_with("plugins: [" + bad(2) + "]\n"),
+              HasSubstr("the plugin failed to register: no licence"));
+  EXPECT_THAT(problems_with("plugins: [" + bad(3) + "]\n"),
+              AllOf(HasSubstr("undefined symbol: tutti::config::nobody_has_this()"),
+                    HasSubstr("headers of this Tutti")));
+  EXPECT_THAT(problems_with("plugins: [" + bad(4) + "]\n"), HasSubstr("no TUTTI_PLUGIN"));
+  // Those of parallel blocks are loaded by the same code.
+  EXPECT_THAT(problems_with("parallel: {env: local, n_workers: 1, plugins: [" + bad(2) + "]}\n"),
+              HasSubstr("parallel.plugins.0: the plugin failed to register: no licence"));
 }
 
 }  // namespace

@@ -9,11 +9,11 @@ struct TestOptimizer {
 
 }  // namespace
 
-extern "C" void tutti_register(tutti::config::PluginHost& host) {
+TUTTI_PLUGIN(registry) {
   tutti::config::Schema<TestOptimizer> schema("test_optimizer", "Only here.");
   schema.field("speed", &TestOptimizer::speed, "how fast", {.min = 1});
-  host.catalogue().add("optimizer", schema);
-  host.resolvers().add("shout", [](const tutti::config::ResolverCall& call) {
+  registry.catalogue().add("optimizer", schema);
+  registry.resolvers().add("shout", [](const tutti::config::ResolverCall& call) {
     return tutti::config::text_value(call.argument(0) + "!");
   });
 }

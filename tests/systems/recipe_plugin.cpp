@@ -16,18 +16,24 @@ namespace {
 using namespace tutti;
 
 // ---- a corpus: three utterances of silence, described by the config
+struct SilenceSettings {
+  int count = 3;
+};
 class Silence final : public systems::DatasetBuilder {
  public:
+  explicit Silence(SilenceSettings settings) : settings_(settings) {}
   std::vector<std::string> splits() const override { return {"train"}; }
   void build(const systems::BuildContext& context) const override {
-    const auto count = context.options["count"].value_or<int>(3);
     std::string lines;
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < settings_.count; ++i)
       lines +=
           Json{{"id", fmt::format("s{}", i)}, {"audio", "none.wav"}, {"text", "silence"}}.dump() +
           "\n";
     write_file_atomic(context.data_dir / "train.jsonl", lines);
   }
+
+ private:
+  SilenceSettings settings_;
 };
 
 // ---- a stage: leaves a file beside the results
@@ -67,7 +73,6 @@ class LengthProvider : public parallel::EnvironmentProvider {
                         config()["provider"]["params"]["unit"].value_or<std::string>("items")));
   }
 };
-TUTTI_REGISTER_PROVIDER(LengthProvider);
 
 class LengthRunner : public parallel::BaseRunner {
  public:
@@ -77,35 +82,33 @@ class LengthRunner : public parallel::BaseRunner {
             {"length", std::to_string(index * index) + " " + env.get<std::string>("unit")}};
   }
 };
-TUTTI_REGISTER_RUNNER(LengthRunner);
 
-struct NoSettings {
+struct LengthSettings {
   config::Node params;
 };
+config::Schema<LengthSettings> length_schema(const char* name) {
+  config::Schema<LengthSettings> schema(name, "Squares.");
+  schema.field("params", &LengthSettings::params, "{unit: text}");
+  return schema;
+}
 
 }  // namespace
 
-extern "C" void tutti_register(config::PluginHost& host) {
+TUTTI_PLUGIN(registry) {
   config::Schema<PullSettings> pull("pull", "One number.");
   pull.field("target", &PullSettings::target, "where it is pulled to");
-  host.catalogue().add("inference model", pull);
-  for (const char* group : {"provider", "runner"}) {
-    config::Schema<NoSettings> schema(
-        std::string(group) == "provider" ? "LengthProvider" : "LengthRunner", "Squares.");
-    schema.field("params", &NoSettings::params, "{unit: text}");
-    host.catalogue().add(group, schema);
-  }
-  if (auto* builders = host.find<systems::DatasetBuilderRegistry>("dataset builders"))
-    (*builders)["silence"] = [] { return std::make_unique<Silence>(); };
-  if (auto* stages = host.find<systems::StageRegistry>("stages"))
-    stages->push_back({.name = "summarise",
-                       .summary = "a file that says how it went",
-                       .folder_key = "exp_dir",
-                       .run = summarise,
-                       .after = "measure"});
-  if (auto* models = host.find<systems::ModelRegistry>("models"))
-    (*models)["pull"] = [](const config::Node& training) {
-      return std::make_unique<PullModel>(std::make_shared<Pull>(),
-                                         training["model"]["target"].value_or(1.0));
-    };
+  registry.add<trainer::TrainableModel>(pull, [](const PullSettings& s, const config::Node&) {
+    return std::make_unique<PullModel>(std::make_shared<Pull>(), s.target);
+  });
+  config::Schema<SilenceSettings> silence("silence", "Nothing to hear.");
+  silence.field("count", &SilenceSettings::count, "utterances", {.min = 1});
+  registry.add<systems::DatasetBuilder>(
+      silence, [](const SilenceSettings& s) { return std::make_unique<Silence>(s); });
+  registry.add<LengthProvider>(length_schema("LengthProvider"));
+  registry.add<LengthRunner>(length_schema("LengthRunner"));
+  registry.add(systems::Stage{.name = "summarise",
+                              .summary = "a file that says how it went",
+                              .folder_key = "exp_dir",
+                              .run = summarise,
+                              .after = "measure"});
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -46,7 +48,7 @@ class Recipe : public testing::Test {
                 "create_dataset.num_train=24",
                 "create_dataset.num_valid=6",
                 "create_dataset.num_test=8",
-                "create_dataset.num_human=8",
+                "create_dataset.num_human=2",
                 "trainer.max_epochs=3",
                 "model.encoder_conf.num_blocks=1"});
   }
@@ -54,6 +56,49 @@ class Recipe : public testing::Test {
 
   TempFolder folder_;
 };
+
+// What makes a variant of espeak-ng sound as it does, but for how strong its formants are.
+std::set<std::string> sound_of(const fs::path& file) {
+  std::set<std::string> lines;
+  for (const auto& line : split(read_file(file), '\n')) {
+    auto words = split_words(line);
+    if (words.empty() || words[0] == "name" || words[0] == "language") continue;
+    if (words[0] == "formant") words.resize(3);  // number and frequency
+    lines.insert(join(words, " "));
+  }
+  return lines;
+}
+
+TEST_F(Recipe, TestSetsShareNeitherTextsNorVoicesWithTraining) {
+  const std::string conf = (folder_.path() / "conf/training.yaml").string();
+  const CommandResult result = run({"create_dataset", "--config", conf,
+                                    "create_dataset.num_train=300", "create_dataset.num_valid=20",
+                                    "create_dataset.num_test=60", "create_dataset.num_human=30"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  const auto values = [&](const std::string& set, const char* key) {
+    std::set<std::string> found;
+    for (const auto& line : split(trim(read("data/" + set + ".jsonl")), '\n'))
+      found.insert(parse_json(line, set)[key].get<std::string>());
+    return found;
+  };
+  const CommandResult version = run_command({.argv = {"espeak-ng", "--version"}});
+  const std::string at = "Data at: ";
+  ASSERT_THAT(version.out, HasSubstr(at));
+  const fs::path variants =
+      fs::path(trim(version.out.substr(version.out.find(at) + at.size()))) / "voices/!v";
+  for (const char* test : {"test_voices", "test_human"}) {
+    for (const char* key : {"text", "speaker"})
+      for (const char* set : {"train", "valid"})
+        for (const auto& value : values(test, key))
+          EXPECT_EQ(values(set, key).count(value), 0U) << test << " and " << set << ": " << value;
+    for (const auto& voice : values(test, "speaker")) {
+      for (const auto& other : values("train", "speaker")) {
+        if (!fs::exists(variants / voice) || !fs::exists(variants / other)) continue;  // of flite
+        EXPECT_NE(sound_of(variants / voice), sound_of(variants / other)) << voice << ", " << other;
+      }
+    }
+  }
+}
 
 TEST_F(Recipe, GoesFromNothingToErrorRatesAndSkipsWhatIsDone) {
   const CommandResult first = run_all();

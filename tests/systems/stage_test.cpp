@@ -6,7 +6,6 @@
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/systems/builders/numbers.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/preprocess.h"
@@ -211,13 +210,6 @@ TEST(ExperimentConfig, FollowsItsFolderAlsoUnderAnotherName) {
   EXPECT_EQ(config["model"]["token_list"].raw(), (recipe / "data/tokens.txt").string());
   EXPECT_EQ(config["model"]["token"].raw(), "/");
   EXPECT_EQ(config["model"]["near"].raw(), "/old/recipe2");
-}
-
-TEST(Numbers, InWords) {
-  EXPECT_EQ(number_in_words(0), "zero");
-  EXPECT_EQ(number_in_words(42), "forty two");
-  EXPECT_EQ(number_in_words(9015), "nine thousand fifteen");
-  EXPECT_EQ(digits_in_words("407"), "four zero seven");
 }
 
 }  // namespace

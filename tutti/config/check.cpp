@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tutti/config/config_files.h"
+#include "tutti/config/plugin.h"
 #include "tutti/config/rules.h"
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
@@ -291,6 +292,32 @@ void FileChecker::check_block(const std::string& key, const Node& block, Problem
   if (key == "dataset") check_dataset(block, catalogue_, problems);
 }
 
+// Names of builders, and the keys of `create_dataset:`, which are the builder's.
+void FileChecker::check_corpora(const Node& root, Problems& problems) const {
+  std::vector<std::string> known;
+  for (const Component* builder : catalogue_.components("dataset builder"))
+    known.push_back(builder->name);
+  std::set<const Component*> builders;
+  for (const auto& [name, entry] : corpora_of(root)) {
+    const Component* builder = catalogue_.find("dataset builder", name);
+    if (builder) builders.insert(builder);
+    // Where none are installed (a build without torch) nothing can be said.
+    if (builder || (known.empty() && shipped_plugins().empty())) continue;
+    std::vector<std::string> names = known;
+    for (const auto& shipped : shipped_plugins()) names.push_back(shipped);
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    const std::string guess = closest_match(name, names);
+    const Node at = entry["data_src"].is_null() ? entry : entry["data_src"];
+    problems.add(at, fmt::format("got '{}', expected one of {}", name, join(names, ", ")),
+                 guess.empty()
+                     ? "name the plugin that has it in plugins:, or a manifest in data_src_args"
+                     : fmt::format("did you mean '{}'?", guess));
+  }
+  const Node block = root["create_dataset"];
+  if (builders.size() == 1 && block.is_map()) (*builders.begin())->check(block, problems);
+}
+
 void FileChecker::check(std::optional<FileKind> kind, const Node& root,
                         const std::set<std::string>& variables, Problems& problems) const {
   if (!root.is_map()) return;
@@ -316,6 +343,7 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
     if (known_somewhere(key)) check_block(key, block, within);
   add_once(across, within, {}, problems);
   if (kind == FileKind::kInference) check_inference(root, catalogue_, problems);
+  check_corpora(root, problems);
   for (const auto& [of, rule] : rules_)
     if (kind == of) rule(root, problems);
 }

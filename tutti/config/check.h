@@ -25,6 +25,8 @@
 
 namespace tutti::config {
 
+class PluginRegistry;  // plugin.h
+
 enum class FileKind { kTraining, kInference, kMetrics, kPublication, kDemo, kParallel };
 
 const char* kind_name(FileKind kind);
@@ -50,6 +52,17 @@ class FileChecker {
   void block(const std::string& key, BlockCheck check) { blocks_[key] = std::move(check); }
   // What takes several blocks to see, for files of one kind.
   void rule(FileKind kind, BlockCheck check) { rules_.emplace_back(kind, std::move(check)); }
+  // The dataset builders that a file's entries mean, each with an entry that does.
+  using Corpora = std::vector<std::pair<std::string, Node>>;
+  void set_corpora(std::function<Corpora(const Node& root)> find) { corpora_ = std::move(find); }
+  Corpora corpora_of(const Node& root) const { return corpora_ ? corpora_(root) : Corpora{}; }
+  // Where the code of plugins goes, in this program.
+  void set_offers(std::function<void(PluginRegistry& registry)> offer) {
+    offer_ = std::move(offer);
+  }
+  void offer(PluginRegistry& registry) const {
+    if (offer_) offer_(registry);
+  }
   void set_gpu_counter(GpuCounter counter) { count_gpus_ = std::move(counter); }
 
   // Without a kind, keys of any kind of file are accepted. `variables`: see referenced_keys.
@@ -59,10 +72,13 @@ class FileChecker {
  private:
   void check_block(const std::string& key, const Node& block, Problems& problems) const;
   void check_parallel_block(const Node& block, Problems& problems) const;
+  void check_corpora(const Node& root, Problems& problems) const;
 
   Catalogue catalogue_;
   std::map<std::string, BlockCheck> blocks_;
   std::vector<std::pair<FileKind, BlockCheck>> rules_;
+  std::function<Corpora(const Node& root)> corpora_;
+  std::function<void(PluginRegistry& registry)> offer_;
   GpuCounter count_gpus_ = count_visible_gpus;
 };
 

@@ -224,6 +224,30 @@ Node resolve(const ConfigFiles& files, const Resolvers& resolvers, Problems& pro
   return resolve(with_absolute_recipe(files.merged), resolvers, files.self_name, problems);
 }
 
+std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& checker,
+                               const Resolvers& resolvers) {
+  std::vector<Node> lists;
+  const auto add = [&](const Node& list) {
+    if (!list.is_null() && (!list.is_list() || list.size() > 0)) lists.push_back(list);
+  };
+  add(files.merged["plugins"]);
+  for (const auto& [key, block] : files.merged.items())
+    if (key == "parallel" || key.starts_with("parallel_")) add(block["plugins"]);
+  Problems unread;  // the same ones come again when the file is resolved to be used
+  auto shipped = std::make_shared<Value>(Value{.kind = Kind::kList});
+  for (const auto& [name, entry] : checker.corpora_of(resolve(files, resolvers, unread)))
+    if (std::filesystem::exists(shipped_plugin(name)))
+      shipped->list.push_back(text_value(shipped_plugin(name).string()));
+  add(Node(shipped));
+  return lists;
+}
+
+void load_plugins(const ConfigFiles& files, const FileChecker& checker, PluginRegistry& registry,
+                  Problems& problems) {
+  for (const Node& list : plugin_lists(files, checker, registry.resolvers()))
+    load_plugins(list, registry, problems);
+}
+
 LoadedConfig load_config(const LoadOptions& options, std::optional<FileKind> kind,
                          const std::string& parallel, FileChecker& checker, Problems& problems) {
   LoadedConfig out;
@@ -232,8 +256,9 @@ LoadedConfig load_config(const LoadOptions& options, std::optional<FileKind> kin
     out.files.merged = Node(std::make_shared<Value>(Value{.kind = Kind::kMap}));
   if (!options.self_name.empty()) out.files.self_name = options.self_name;
   Resolvers resolvers = options.resolvers;
-  PluginHost host(checker.catalogue(), resolvers);
-  load_plugins(out.files.merged["plugins"], host, problems);
+  PluginRegistry registry(checker.catalogue(), resolvers);
+  checker.offer(registry);
+  load_plugins(out.files, checker, registry, problems);
   apply_overrides(options.overrides, {&out.files}, checker, resolvers, problems);
   choose_parallel(parallel, {&out.files}, problems);
   out.root = resolve(out.files, resolvers, problems);

@@ -42,6 +42,13 @@ void choose_parallel(const std::string& name, const std::vector<ConfigFiles*>& f
 // Interpolates. A relative recipe_dir is taken from the working folder, because workers and ranks may start in another.
 Node resolve(const ConfigFiles& files, const Resolvers& resolvers, Problems& problems);
 
+// Every list of plugins that the files mean: `plugins:`, that of each parallel block, and those of the corpora that
+// come with Tutti and that datasets name.
+std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& checker,
+                               const Resolvers& resolvers);
+void load_plugins(const ConfigFiles& files, const FileChecker& checker, PluginRegistry& registry,
+                  Problems& problems);
+
 // All of it for files of one kind, with their plugins, which may add to the checker's catalogue.
 struct LoadedConfig {
   ConfigFiles files;

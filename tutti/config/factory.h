@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "tutti/config/registry.h"
@@ -39,7 +40,11 @@ class Factory {
       Problems problems;
       const Settings settings = node.is_map() ? schema.parse(node, problems) : Settings{};
       problems.throw_if_any();
-      return std::unique_ptr<Product>(function(settings, std::forward<Args>(args)...));
+      if constexpr (std::is_convertible_v<std::invoke_result_t<Function, const Settings&, Args...>,
+                                          std::unique_ptr<Product>>)
+        return std::unique_ptr<Product>(function(settings, std::forward<Args>(args)...));
+      else  // a product that is a value, such as a function
+        return std::make_unique<Product>(function(settings, std::forward<Args>(args)...));
     };
   }
 
@@ -57,6 +62,16 @@ class Factory {
     return found->second(node, std::forward<Args>(args)...);
   }
   bool has(const std::string& name) const { return makers_.count(name) > 0; }
+  // The code under a name of ours; null when there is none.
+  const Make* find(const std::string& name) const {
+    const auto found = makers_.find(name);
+    return found == makers_.end() ? nullptr : &found->second;
+  }
+  std::vector<std::string> names() const {  // sorted
+    std::vector<std::string> names;
+    for (const auto& [name, make] : makers_) names.push_back(name);
+    return names;
+  }
 
  private:
   std::string group_;

@@ -1,58 +1,104 @@
-// Shared libraries that add components, resolvers and code: `plugins: [libmy_recipe.so]`.
+// Shared libraries that add components, stages, resolvers and code: `plugins: [libmy_recipe.so]`.
 //
-// A plugin exports one function:
-//
-//   extern "C" void tutti_register(tutti::config::PluginHost& host) {
-//     host.catalogue().add("metric", my_metric_schema());
-//     if (auto* metrics = host.find<Factory<Metric>>("metric")) metrics->add(...);
+//   TUTTI_PLUGIN(registry) {
+//     registry.add<trainer::Optimizer>(lion_schema(), make_lion);   // any kind, with its settings
+//     registry.add<MyRunner>(my_runner_schema());                   // a provider or a runner
+//     registry.add(systems::Stage{.name = "score", ...});           // what has a name of its own
 //   }
 //
-// It is called once per program. What a program offers beyond catalogue and resolvers it puts under
-// a name with `offer`; a program without that part (the torch-free front door has no metrics)
-// offers nothing and the plugin goes on. Plugins stay loaded until the program ends: what they
-// registered points into them. They must be built with the same compiler and Tutti version as the
-// program.
+// One registration serves the check and the run: names and keys go to the catalogue, the code to
+// the registry of the room that uses it. A program without that room (a worker needs no optimizers)
+// takes the names alone. The function runs once in each program that loads the library; plugins stay
+// loaded until the program ends, because what they registered points into them.
+//
+// A plugin links nothing of Tutti: it takes the symbols from the program (cmake: tutti_add_plugin),
+// so it must be built with the headers of the same version, which is checked before any of its code
+// runs.
 #pragma once
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <typeindex>
 #include <utility>
+#include <vector>
 
+#include "tutti/config/plugin_kind.h"
 #include "tutti/config/registry.h"
 #include "tutti/config/resolvers.h"
 
+// The version of these headers; CMakeLists.txt checks that it is the project's.
+#define TUTTI_VERSION "0.1.0"
+#define TUTTI_PLUGIN_MARK "a plugin for tutti "
+
+#define TUTTI_PLUGIN(registry)                                                           \
+  extern "C" const char* tutti_plugin_mark() { return TUTTI_PLUGIN_MARK TUTTI_VERSION; } \
+  extern "C" void tutti_register_plugin([[maybe_unused]] ::tutti::config::PluginRegistry& registry)
+
 namespace tutti::config {
 
-class PluginHost {
+class PluginRegistry {
  public:
-  PluginHost(Catalogue& catalogue, Resolvers& resolvers)
+  PluginRegistry(Catalogue& catalogue, Resolvers& resolvers)
       : catalogue_(catalogue), resolvers_(resolvers) {}
   Catalogue& catalogue() noexcept { return catalogue_; }
   Resolvers& resolvers() noexcept { return resolvers_; }
 
-  // `object` must outlive the host.
-  template <class T>
-  void offer(const std::string& name, T& object) {
-    offers_.insert_or_assign(name, std::pair<std::type_index, void*>(typeid(T), &object));
+  // A component named by its schema: `make(settings, ...)` gives what Kind's factory asks for.
+  template <class Product, class Settings, class Make>
+  void add(const Schema<Settings>& schema, Make make) {
+    catalogue_.add(PluginKind<Product>::kGroup, schema);
+    if (auto* registry = find<typename PluginKind<Product>::Registry>())
+      registry->add(schema, std::move(make));
+  }
+  // A class that is made from what the program gives it: a provider, a runner.
+  template <class Product, class Settings>
+  void add(const Schema<Settings>& schema) {
+    catalogue_.add(PluginKind<Product>::kGroup, schema);
+    if (auto* registry = find<typename PluginKind<Product>::Registry>())
+      registry->template add<Product>(schema.info().name);
+  }
+  // What has a name of its own and no settings: a stage, a sampler.
+  template <class Item>
+  void add(Item item) {
+    if (auto* registry = find<typename PluginKind<Item>::Registry>())
+      PluginKind<Item>::add(*registry, std::move(item));
+  }
+
+  // For programs: `object` must outlive the registry.
+  template <class Registry>
+  void offer(Registry& object) {
+    offers_.insert_or_assign(std::type_index(typeid(Registry)), &object);
   }
   // Null when the program offers no such thing.
-  template <class T>
-  T* find(const std::string& name) const {
-    const auto found = offers_.find(name);
-    if (found == offers_.end() || found->second.first != std::type_index(typeid(T))) return nullptr;
-    return static_cast<T*>(found->second.second);
+  template <class Registry>
+  Registry* find() const {
+    const auto found = offers_.find(std::type_index(typeid(Registry)));
+    return found == offers_.end() ? nullptr : static_cast<Registry*>(found->second);
   }
+  // True the first time: a library that two files name registers once.
+  bool begin(void* library) { return loaded_.insert(library).second; }
 
  private:
   Catalogue& catalogue_;
   Resolvers& resolvers_;
-  std::map<std::string, std::pair<std::type_index, void*>> offers_;
+  std::map<std::type_index, void*> offers_;
+  std::set<void*> loaded_;  // handles of the loader
 };
 
-// Loads every library of a `plugins:` list (relative paths from the folder of the YAML file, bare
-// names also from the loader's search path). Each failure is a problem with the loader's words.
-void load_plugins(const Node& list, PluginHost& host, Problems& problems);
+// Plugins that come with Tutti lie in PREFIX/lib/tutti/plugins: "digits" there is libdigits.so.
+std::filesystem::path shipped_plugin(const std::string& name);
+std::vector<std::string> shipped_plugins();  // sorted; empty where none are installed
+
+// The file that an entry of `plugins:` means: from the folder of its YAML file, else one that comes
+// with Tutti, else the name as it stands, which the loader searches for.
+std::string plugin_path(const Node& entry);
+
+// Every failure (no such file, undefined symbols, another version, an exception while it registers)
+// is a problem at the entry, with the way on.
+void load_plugins(const Node& list, PluginRegistry& registry, Problems& problems);
+// The same for a path that plugin_path gave, as workers have it. Throws ConfigError.
+void load_plugin(const std::string& path, PluginRegistry& registry);
 
 }  // namespace tutti::config

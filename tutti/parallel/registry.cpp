@@ -1,7 +1,9 @@
 #include "tutti/parallel/registry.h"
 
-#include <dlfcn.h>
+#include <mutex>
+#include <set>
 
+#include "tutti/config/plugin.h"
 #include "tutti/core/text.h"
 
 namespace tutti::parallel {
@@ -88,9 +90,16 @@ std::string Registry::name_of(ItemFunction function) const {
 }
 
 void Registry::load_plugin_library(const std::string& path) {
-  if (::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    throw ConfigError("cannot load plugin " + path + ": " + ::dlerror(),
-                      "check the path in parallel.plugins");
+  static std::mutex mutex;              // workers may be threads of one program
+  static std::set<std::string> loaded;  // guarded by mutex
+  const std::lock_guard lock(mutex);
+  if (loaded.count(path) > 0) return;
+  config::Catalogue names;  // checked by the driver
+  config::Resolvers resolvers;
+  config::PluginRegistry registry(names, resolvers);
+  registry.offer(global());
+  config::load_plugin(path, registry);
+  loaded.insert(path);
 }
 
 }  // namespace tutti::parallel

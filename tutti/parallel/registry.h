@@ -1,8 +1,15 @@
-// Names for what may run on a worker. Filled before main by the TUTTI_REGISTER_* macros, in the
-// program itself or in a plugin library (`plugins: [libmy_recipe.so]`), then only read.
+// Names for what may run on a worker. A program registers its own classes before main:
 //
 //   Json square(std::uint64_t index) { return index * index; }
 //   TUTTI_REGISTER_FUNCTION(square);
+//
+// and plugins (`plugins: [libmy_recipe.so]`, config/plugin.h) theirs when they are loaded:
+//
+//   TUTTI_PLUGIN(registry) {
+//     registry.add<MyProvider>(my_provider_schema());
+//     registry.add<MyRunner>(my_runner_schema());
+//     registry.add<MyWorkerPlugin>(my_worker_plugin_schema());   // set up by every worker that loads the library
+//   }
 //
 // A registered class must be constructible as its base is: providers from (config, params), runners
 // from a provider (inherit the constructors with `using`), plugins from nothing.
@@ -13,10 +20,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <typeindex>
 #include <typeinfo>
 #include <vector>
 
+#include "tutti/config/plugin_kind.h"
 #include "tutti/parallel/provider.h"
 
 namespace tutti::parallel {
@@ -54,7 +63,14 @@ class Registry {
   std::string name_of(const std::type_info& type) const;
   std::string name_of(ItemFunction function) const;
 
-  // dlopens a library whose static initialisers register more. Throws ConfigError.
+  // A plugin's provider, runner or worker plugin. Once is enough: again does nothing.
+  template <class Product>
+  void add(const std::string& name);
+  // Worker plugins that libraries brought, in order.
+  const std::vector<std::string>& library_plugins() const noexcept { return library_plugins_; }
+
+  // What a library adds to workers; the program's own registries are not offered here. Throws
+  // ConfigError. May be called from several threads.
   static void load_plugin_library(const std::string& path);
 
  private:
@@ -64,24 +80,26 @@ class Registry {
   std::map<std::string, ItemFunction> functions_;
   std::map<std::string, Finisher> finishers_;
   std::map<std::type_index, std::string> names_;
+  std::vector<std::string> library_plugins_;
 };
 
 namespace detail {
 template <class T>
+std::unique_ptr<EnvironmentProvider> make_provider(config::Node config, Json params) {
+  return std::make_unique<T>(std::move(config), std::move(params));
+}
+template <class T>
+std::unique_ptr<BaseRunner> make_runner(const EnvironmentProvider& provider) {
+  return std::make_unique<T>(provider);
+}
+template <class T>
 bool register_provider(const char* name) {
-  Registry::global().add_provider(
-      name, typeid(T),
-      [](config::Node config, Json params) -> std::unique_ptr<EnvironmentProvider> {
-        return std::make_unique<T>(std::move(config), std::move(params));
-      });
+  Registry::global().add_provider(name, typeid(T), make_provider<T>);
   return true;
 }
 template <class T>
 bool register_runner(const char* name) {
-  Registry::global().add_runner(
-      name, typeid(T), [](const EnvironmentProvider& provider) -> std::unique_ptr<BaseRunner> {
-        return std::make_unique<T>(provider);
-      });
+  Registry::global().add_runner(name, typeid(T), make_runner<T>);
   return true;
 }
 template <class T>
@@ -100,6 +118,21 @@ inline bool register_finisher(const char* name, Finisher finisher) {
 }
 }  // namespace detail
 
+template <class Product>
+void Registry::add(const std::string& name) {
+  if (const auto found = names_.find(typeid(Product));
+      found != names_.end() && found->second == name)
+    return;
+  if constexpr (std::is_base_of_v<EnvironmentProvider, Product>) {
+    add_provider(name, typeid(Product), detail::make_provider<Product>);
+  } else if constexpr (std::is_base_of_v<WorkerPlugin, Product>) {
+    add_plugin(name, typeid(Product), [] { return std::make_unique<Product>(); });
+    library_plugins_.push_back(name);
+  } else {
+    add_runner(name, typeid(Product), detail::make_runner<Product>);
+  }
+}
+
 #define TUTTI_REGISTER_PROVIDER(Class)                          \
   [[maybe_unused]] static const bool tutti_registered_##Class = \
       ::tutti::parallel::detail::register_provider<Class>(#Class)
@@ -117,3 +150,26 @@ inline bool register_finisher(const char* name, Finisher finisher) {
       ::tutti::parallel::detail::register_finisher(#function, function)
 
 }  // namespace tutti::parallel
+
+namespace tutti::config {
+
+template <class Product>
+requires std::is_base_of_v<parallel::EnvironmentProvider, Product>
+struct PluginKind<Product> {
+  using Registry = parallel::Registry;
+  static constexpr const char* kGroup = "provider";
+};
+template <class Product>
+requires std::is_base_of_v<parallel::BaseRunner, Product>
+struct PluginKind<Product> {
+  using Registry = parallel::Registry;
+  static constexpr const char* kGroup = "runner";
+};
+template <class Product>
+requires std::is_base_of_v<parallel::WorkerPlugin, Product>
+struct PluginKind<Product> {
+  using Registry = parallel::Registry;
+  static constexpr const char* kGroup = "worker plugin";
+};
+
+}  // namespace tutti::config

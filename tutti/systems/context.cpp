@@ -1,8 +1,6 @@
 // Loading the configs of a run and letting the experiment's names flow between them.
 #include <fmt/format.h>
 
-#include <set>
-
 #include "tutti/config/config_files.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
@@ -67,25 +65,20 @@ Extensions::Extensions() : checker(standard_checker()) {}
 
 Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
   Extensions extensions;
-  config::PluginHost host(extensions.checker.catalogue(), extensions.resolvers);
-  host.offer("stages", stage_registry());
-  host.offer("dataset builders", dataset_builder_registry());
-  host.offer("models", model_registry());
-  host.offer("transforms", transform_registry());
-  host.offer("optimizers", trainer::optimizer_registry());
-  host.offer("schedulers", trainer::schedule_registry());
-  host.offer("callbacks", trainer::callback_registry());
-  host.offer("loggers", trainer::logger_registry());
-  std::set<std::string> loaded;
+  config::PluginRegistry registry(extensions.checker.catalogue(), extensions.resolvers);
+  extensions.checker.offer(registry);
+  registry.offer(stage_registry());
+  registry.offer(model_registry());
+  registry.offer(transform_registry());
+  registry.offer(trainer::optimizer_registry());
+  registry.offer(trainer::schedule_registry());
+  registry.offer(trainer::callback_registry());
+  registry.offer(trainer::logger_registry());
   config::Problems problems;
   for (const auto& file : files) {
     config::Problems unread;  // reported, with everything else, when the file is loaded to be used
-    const Node plugins = config::load_merged({.files = {file}}, unread)["plugins"];
-    for (const Node& plugin : plugins.elements())
-      if (!plugin.is_scalar() || loaded.insert(plugin.raw()).second)
-        config::load_plugins(config::Node(std::make_shared<config::Value>(config::Value{
-                                 .kind = config::Kind::kList, .list = {plugin.value()}})),
-                             host, problems);
+    config::load_plugins(config::read_config_files({}, {file}, unread), extensions.checker,
+                         registry, problems);
   }
   problems.throw_if_any();
   return extensions;

@@ -16,8 +16,11 @@ using config::with_key;
 
 // What an entry of a builder means: the manifest it left.
 Node built_entry(const Node& config, const Node& entry, const fs::path& data_dir) {
-  const std::string source = data_source_of(config, entry);
-  if (source.empty())
+  const Node args = entry["data_src_args"];
+  const std::string split =
+      args["split"].is_null() ? entry["name"].as<std::string>() : args["split"].as<std::string>();
+  const fs::path path = manifest_path(data_dir, split);
+  if (!fs::exists(path) && data_source_of(config, entry).empty())
     throw ConfigError(
         fmt::format("{}: {}: names no data: it has no data_src, and no folder of {} is named like "
                     "a builder ({})",
@@ -25,11 +28,6 @@ Node built_entry(const Node& config, const Node& entry, const fs::path& data_dir
                     config["recipe_dir"].is_scalar() ? config["recipe_dir"].raw() : "recipe_dir",
                     join(dataset_builder_names(), ", ")),
         "add data_src: NAME of a builder, or data_src_args: {manifest: FILE}");
-  make_dataset_builder(source);  // refuses an unknown name, with a suggestion
-  const Node args = entry["data_src_args"];
-  const std::string split =
-      args["split"].is_null() ? entry["name"].as<std::string>() : args["split"].as<std::string>();
-  const fs::path path = manifest_path(data_dir, split);
   if (!fs::exists(path))
     throw DataError(path.string() + ": no such manifest", "run the create_dataset stage first");
   return with_key(with_key(entry, "data_src", "jsonl"), "data_src_args",
@@ -44,23 +42,18 @@ Node meant_entry(const Node& config, const Node& entry, const fs::path& data_dir
 
 data::Transform make_transform(const Node& node, config::Problems& problems) {
   const Node target = node.is_map() ? node["_target_"] : node;
-  const auto found =
-      target.is_scalar() ? transform_registry().find(target.raw()) : transform_registry().end();
-  if (found != transform_registry().end()) return found->second(node);
-  std::vector<std::string> known;
-  for (const auto& [name, unused] : transform_registry()) known.push_back(name);
-  problems.add(
-      target.is_null() ? node : target,
-      fmt::format("got {}, expected a transform that a plugin added{}", target.describe_value(),
-                  known.empty() ? " (there is none)" : ": " + join(known, ", ")),
-      "remove it, or name the plugin that has it in plugins:");
+  const auto* make = target.is_scalar() ? transform_registry().find(target.raw()) : nullptr;
+  if (make) return *(*make)(node);
+  problems.add(target.is_null() ? node : target,
+               "got " + target.describe_value() + ", and this program has no such transform",
+               "name the plugin that has it in plugins:");
   return {};
 }
 
 }  // namespace
 
 TransformRegistry& transform_registry() {
-  static TransformRegistry transforms;
+  static TransformRegistry transforms("transform");
   return transforms;
 }
 

@@ -7,26 +7,24 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tutti/config/node.h"
+#include "tutti/config/factory.h"
+#include "tutti/config/plugin_kind.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/sources.h"
 
 namespace tutti::systems {
 
-// What `transform: {_target_: NAME, ...}` of an entry may name. A program offers it to plugins as
-// "transforms":
+// What `transform: {_target_: NAME, ...}` of an entry may name; all are plugins':
 //
-//   if (auto* transforms = host.find<TransformRegistry>("transforms"))
-//     (*transforms)["gain"] = [](const config::Node& node) { return my_gain(node); };
-using TransformRegistry =
-    std::map<std::string, std::function<data::Transform(const config::Node& node)>, std::less<>>;
+//   registry.add<data::Transform>(gain_schema(), [](const GainSettings& s) -> data::Transform {
+//     return [s](data::Sample& sample) { for (float& x : sample.speech) x *= s.factor; };
+//   });
+using TransformRegistry = config::Factory<data::Transform>;
 TransformRegistry& transform_registry();
 
 // The entries of dataset.SPLIT ("train", "valid", "test"), in order, at `sample_rate` (0: each
@@ -44,3 +42,9 @@ std::shared_ptr<const data::Dataset> open_corpus(const config::Node& config, std
 int sample_rate_of(const config::Node& training);
 
 }  // namespace tutti::systems
+
+template <>
+struct tutti::config::PluginKind<tutti::data::Transform> {
+  using Registry = systems::TransformRegistry;
+  static constexpr const char* kGroup = "transform";
+};

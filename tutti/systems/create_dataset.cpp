@@ -1,5 +1,3 @@
-#include <set>
-
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/systems/dataset_builder.h"
@@ -10,16 +8,10 @@ namespace tutti::systems {
 void create_dataset(const StageContext& context) {
   const std::filesystem::path data_dir = context.folder("data_dir");
   make_folders(data_dir);
-  std::set<std::string> sources;
-  for (const char* split : {"train", "valid", "test"})
-    for (const auto& entry : context.training["dataset"][split].elements())
-      if (const std::string source = data_source_of(context.training, entry); !source.empty())
-        sources.insert(source);
-  for (const auto& source : sources) {
+  for (const auto& [source, entry] : corpora_of(context.training)) {
+    const auto builder = make_dataset_builder(source, context.training["create_dataset"]);
     log::info("building {} in {}", source, data_dir.string());
-    make_dataset_builder(source)->build({.recipe_dir = context.folder("recipe_dir"),
-                                         .data_dir = data_dir,
-                                         .options = context.training["create_dataset"]});
+    builder->build({.recipe_dir = context.folder("recipe_dir"), .data_dir = data_dir});
   }
 }
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
 #include <thread>
 
+#include "tutti/config/plugin.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -17,25 +19,22 @@
 namespace tutti::systems {
 
 DatasetBuilderRegistry& dataset_builder_registry() {
-  static DatasetBuilderRegistry builders = {
-      {"digits", make_digits_builder},
-      {"fsdd", make_fsdd_builder},
-      {"librispeech_100", make_librispeech_builder},
-      {"mini_an4", make_mini_an4_builder},
-  };
+  static DatasetBuilderRegistry builders("dataset builder");
   return builders;
 }
 
 std::vector<std::string> dataset_builder_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, make] : dataset_builder_registry()) names.push_back(name);
+  std::vector<std::string> names = dataset_builder_registry().names();
+  for (const auto& shipped : config::shipped_plugins()) names.push_back(shipped);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
-std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src) {
-  const std::string_view name = data_src.substr(0, data_src.find('/'));
-  const auto found = dataset_builder_registry().find(name);
-  if (found != dataset_builder_registry().end()) return found->second();
+std::unique_ptr<DatasetBuilder> make_dataset_builder(std::string_view data_src,
+                                                     const config::Node& settings) {
+  const std::string name(data_src.substr(0, data_src.find('/')));
+  if (const auto* make = dataset_builder_registry().find(name)) return (*make)(settings);
   const auto names = dataset_builder_names();
   const std::string guess = closest_match(name, names);
   throw ConfigError(
@@ -53,10 +52,27 @@ std::string data_source_of(const config::Node& config, const config::Node& entry
   if (!entry["data_src"].is_null()) return entry["data_src"].as<std::string>();
   const config::Node recipe_dir = config["recipe_dir"];
   if (!recipe_dir.is_scalar()) return {};
+  const auto known = dataset_builder_names();
   std::string source;
   for (const auto& part : std::filesystem::absolute(recipe_dir.raw()).lexically_normal())
-    if (dataset_builder_registry().count(part.string()) > 0) source = part.string();
+    if (std::binary_search(known.begin(), known.end(), part.string())) source = part.string();
   return source;
+}
+
+std::vector<std::pair<std::string, config::Node>> corpora_of(const config::Node& config) {
+  std::vector<std::pair<std::string, config::Node>> found;
+  for (const char* split : {"train", "valid", "test"})
+    for (const config::Node& entry : config["dataset"][split].elements()) {
+      // One of another shape is the dataset schema's to report.
+      if (!entry.is_map() || !(entry["data_src"].is_null() || entry["data_src"].is_scalar()))
+        continue;
+      const std::string source = data_source_of(config, entry);
+      const std::string name = source.substr(0, source.find('/'));
+      const auto same = [&](const auto& other) { return other.first == name; };
+      if (!name.empty() && std::none_of(found.begin(), found.end(), same))
+        found.emplace_back(name, entry);
+    }
+  return found;
 }
 
 std::filesystem::path manifest_path(const std::filesystem::path& data_dir, std::string_view split) {

@@ -285,3 +285,10 @@ void assign_config(const std::vector<Stage>& stages, const std::vector<fs::path>
 }
 
 }  // namespace tutti::systems
+
+void tutti::config::PluginKind<tutti::systems::Stage>::add(Registry& stages, systems::Stage stage) {
+  for (const systems::Stage& other : stages)
+    if (other.name == stage.name)
+      throw ConfigError("there is a stage '" + stage.name + "' already", "choose another name");
+  stages.push_back(std::move(stage));
+}

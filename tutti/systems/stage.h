@@ -16,6 +16,7 @@
 
 #include "tutti/config/check.h"
 #include "tutti/config/node.h"
+#include "tutti/config/plugin_kind.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/json.h"
 
@@ -88,14 +89,11 @@ struct Stage {
   std::string after;  // a plugin's stage: the stage it follows; empty: the end
 };
 
-// A plugin adds stages by putting them at the end of this list, which a program offers as "stages":
+// A plugin adds stages of its own, which get numbers of their own (10, 11, ...):
 //
-//   extern "C" void tutti_register(tutti::config::PluginHost& host) {
-//     if (auto* stages = host.find<tutti::systems::StageRegistry>("stages"))
-//       stages->push_back({.name = "score", .summary = "...", .run = score, .after = "measure"});
+//   TUTTI_PLUGIN(registry) {
+//     registry.add(systems::Stage{.name = "score", .summary = "...", .run = score, .after = "measure"});
 //   }
-//
-// Numbers of their own (10, 11, ...) are given to stages that have none.
 using StageRegistry = std::vector<Stage>;
 StageRegistry& stage_registry();
 
@@ -118,3 +116,10 @@ void assign_config(const std::vector<Stage>& stages,
                    const std::vector<std::filesystem::path>& files, ContextRequest& request);
 
 }  // namespace tutti::systems
+
+template <>
+struct tutti::config::PluginKind<tutti::systems::Stage> {
+  using Registry = systems::StageRegistry;
+  static void add(Registry& stages,
+                  systems::Stage stage);  // throws ConfigError for a name that is taken
+};

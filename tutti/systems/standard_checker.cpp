@@ -7,16 +7,20 @@
 #include <optional>
 
 #include "tutti/config/merge.h"
+#include "tutti/config/plugin.h"
 #include "tutti/config/schemas/files.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/data/batching/sampler.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/data/features/fbank.h"
 #include "tutti/data/fields.h"
 #include "tutti/data/sources.h"
 #include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/registry.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
 #include "tutti/speech/models/model_config.h"
+#include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/metric_settings.h"
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocessor_settings.h"
@@ -161,13 +165,6 @@ void check_entries(const Node& root, Problems& problems) {
       if (!entry.is_map()) continue;  // the dataset's own schema has complained
       const std::string source = data::implied_source(entry);
       if (sources.has(source)) sources.check(config::with_key(entry, "data_src", source), problems);
-      const Node transform = entry["transform"];
-      if (transform.is_null() || root["plugins"].size() != 0) continue;
-      const Node name = transform["_target_"].is_scalar() ? transform["_target_"] : transform;
-      problems.add(name,
-                   "got " + name.describe_value() +
-                       ", expected a transform that a plugin added (there is none)",
-                   "remove it, or name the plugin that has it in plugins:");
     }
 }
 
@@ -249,6 +246,12 @@ config::FileChecker standard_checker() {
   // Sharding rules are the checker's: it sees the whole file.
   checker.block("dataloader", [](const Node& block, Problems& problems) {
     data::check_dataloader_block(block, {}, problems);
+  });
+  checker.set_corpora(corpora_of);
+  checker.set_offers([](config::PluginRegistry& registry) {
+    registry.offer(dataset_builder_registry());
+    registry.offer(data::sampler_registry());
+    registry.offer(parallel::Registry::global());
   });
   add_recognisers(checker.catalogue());
   checker.catalogue().add("inference model", torchscript_schema());

@@ -1,18 +1,17 @@
 // What a config may name, and the code behind each name: optimizers, schedules, callbacks, loggers.
-// A plugin adds its own; the programs offer them under these names:
+// A plugin adds its own:
 //
-//   extern "C" void tutti_register(tutti::config::PluginHost& host) {
-//     host.catalogue().add("optimizer", lion_schema());
-//     if (auto* optimizers = host.find<tutti::trainer::OptimizerRegistry>("optimizers"))
-//       optimizers->add(lion_schema(), [](const LionSettings& s, tutti::trainer::NamedTensors p) {
-//         return std::make_unique<Lion>(s, std::move(p));
-//       });
+//   TUTTI_PLUGIN(registry) {
+//     registry.add<trainer::Optimizer>(lion_schema(), [](const LionSettings& s, trainer::NamedTensors p) {
+//       return std::make_unique<Lion>(s, std::move(p));
+//     });
 //   }
 #pragma once
 
 #include <filesystem>
 
 #include "tutti/config/factory.h"
+#include "tutti/config/plugin_kind.h"
 #include "tutti/trainer/callbacks/callback.h"
 #include "tutti/trainer/loggers/logger.h"
 #include "tutti/trainer/optim/optimizer.h"
@@ -36,3 +35,28 @@ CallbackRegistry& callback_registry();
 LoggerRegistry& logger_registry();
 
 }  // namespace tutti::trainer
+
+namespace tutti::config {
+
+template <>
+struct PluginKind<trainer::Optimizer> {
+  using Registry = trainer::OptimizerRegistry;
+  static constexpr const char* kGroup = "optimizer";
+};
+template <>
+struct PluginKind<trainer::Schedule> {
+  using Registry = trainer::ScheduleRegistry;
+  static constexpr const char* kGroup = "scheduler";
+};
+template <>
+struct PluginKind<trainer::Callback> {
+  using Registry = trainer::CallbackRegistry;
+  static constexpr const char* kGroup = "callback";
+};
+template <>
+struct PluginKind<trainer::Logger> {
+  using Registry = trainer::LoggerRegistry;
+  static constexpr const char* kGroup = "logger";
+};
+
+}  // namespace tutti::config

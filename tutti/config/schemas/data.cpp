@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tutti/core/text.h"
+
 namespace tutti::config {
 Schema<DatasetEntry> dataset_entry_schema() {
   using S = DatasetEntry;
@@ -31,6 +33,25 @@ void add_data_components(Catalogue& catalogue) {
                 {"espnet3.components.data.data_organizer.DataOrganizer"});
 }
 
+static void check_entry(const Node& entry, const Catalogue& catalogue, Problems& problems) {
+  dataset_entry_schema().parse(entry, problems);
+  if (!entry.is_map() || entry["transform"].is_null()) return;
+  const Node transform = entry["transform"];
+  const Node name = transform.is_map() ? transform["_target_"] : transform;
+  if (name.is_scalar() && catalogue.find("transform", name.raw())) {
+    catalogue.check("transform", transform, problems);
+    return;
+  }
+  std::vector<std::string> known;
+  for (const Component* component : catalogue.components("transform"))
+    known.push_back(component->name);
+  problems.add(
+      name.is_null() ? transform : name,
+      fmt::format("got {}, expected a transform that a plugin added{}", name.describe_value(),
+                  known.empty() ? " (there is none)" : ": " + join(known, ", ")),
+      "remove it, or name the plugin that has it in plugins:");
+}
+
 void check_dataset(const Node& dataset, const Catalogue& catalogue, Problems& problems) {
   if (dataset.is_null()) return;
   if (dataset.is_map() && dataset["_target_"].defined())
@@ -38,8 +59,7 @@ void check_dataset(const Node& dataset, const Catalogue& catalogue, Problems& pr
   else
     dataset_schema().parse(dataset, problems);
   for (const char* split : {"train", "valid", "test"})
-    for (const Node& entry : dataset[split].elements())
-      dataset_entry_schema().parse(entry, problems);
+    for (const Node& entry : dataset[split].elements()) check_entry(entry, catalogue, problems);
   const bool has_train = dataset["train"].size() > 0;
   const bool has_valid = dataset["valid"].size() > 0;
   if (has_train != has_valid)

@@ -58,12 +58,17 @@ void check_needs(const config::Node& node, const BatchSettings& s, config::Probl
 
 }  // namespace
 
+std::vector<std::string> sampler_types() {
+  std::vector<std::string> types = {"bucketed", "unsorted", "sorted", "folded",
+                                    "length",   "numel",    "catbel", "catpow"};
+  for (const Sampler& sampler : sampler_registry()) types.push_back(sampler.name);
+  return types;
+}
+
 config::Schema<BatchSettings> batch_schema() {
   using B = BatchSettings;
   config::Schema<B> s("batches", "How utterances are put together into batches.");
-  s.field("type", &B::type, "the algorithm",
-          {.one_of = {"bucketed", "unsorted", "sorted", "folded", "length", "numel", "catbel",
-                      "catpow"}});
+  s.field("type", &B::type, "the algorithm", {.one_of = sampler_types()});
   s.field("batch_size", &B::batch_size, "utterances per batch", {.min = 1});
   s.field("batch_bins", &B::batch_bins,
           "n x longest x dimensions of a padded batch, summed over shape_files", {.min = 1});

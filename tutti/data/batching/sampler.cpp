@@ -234,11 +234,18 @@ bool draws_utterances(const BatchSettings& settings) {
   return settings.type == "catbel" || settings.type == "catpow";
 }
 
+SamplerRegistry& sampler_registry() {
+  static SamplerRegistry samplers;
+  return samplers;
+}
+
 BatchList make_batches(const BatchSettings& s, const LengthTable& table,
                        const Categories& categories, const DrawKey& key) {
   if (table.size() == 0)
     throw DataError("no utterances to batch",
                     "is the manifest empty, or do the length limits exclude everything?");
+  for (const Sampler& sampler : sampler_registry())
+    if (sampler.name == s.type) return sampler.make(s, table, key);
   const bool needs_lengths = s.type != "sequential" && s.type != "catbel" &&
                              !(s.type == "unsorted" && s.batch_size) &&
                              !(s.type == "bucketed" && !s.batch_bins);
@@ -260,3 +267,11 @@ BatchList make_batches(const BatchSettings& s, const LengthTable& table,
 }
 
 }  // namespace tutti::data
+
+void tutti::config::PluginKind<tutti::data::Sampler>::add(Registry& samplers,
+                                                          data::Sampler sampler) {
+  for (const auto& taken : data::sampler_types())
+    if (taken == sampler.name)
+      throw ConfigError("there is a sampler '" + sampler.name + "' already", "choose another name");
+  samplers.push_back(std::move(sampler));
+}

@@ -11,11 +11,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tutti/config/plugin_kind.h"
 #include "tutti/config/schema.h"
 #include "tutti/data/batching/lengths.h"
 
@@ -94,6 +96,15 @@ struct DrawKey {
 BatchList make_batches(const BatchSettings& settings, const LengthTable& table,
                        const Categories& categories = {}, const DrawKey& key = {});
 
+// A plugin's own algorithm, named by `batches.type`; it has the keys of `batches:`. Pure, as the built-in ones are.
+struct Sampler {
+  std::string name;
+  std::function<BatchList(const BatchSettings&, const LengthTable&, const DrawKey&)> make;
+};
+using SamplerRegistry = std::vector<Sampler>;
+std::vector<std::string> sampler_types();  // what batches.type may be
+SamplerRegistry& sampler_registry();       // add before training begins; not thread-safe
+
 // True when batches differ between epochs in number or choice of utterances (catbel, catpow).
 bool draws_utterances(const BatchSettings& settings);
 
@@ -101,3 +112,10 @@ bool draws_utterances(const BatchSettings& settings);
 std::uint64_t padded_bins(const LengthTable& table, std::span<const std::uint32_t> batch);
 
 }  // namespace tutti::data
+
+template <>
+struct tutti::config::PluginKind<tutti::data::Sampler> {
+  using Registry = data::SamplerRegistry;
+  static void add(Registry& samplers,
+                  data::Sampler sampler);  // throws ConfigError for a name that is taken
+};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tutti/config/plugin.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file_trust.h"
@@ -45,7 +46,7 @@ Schema<Block> block_schema() {
   s.field("resume", &Block::resume, "go on where the folder's journal ends");
   s.field("async", &Block::async, "submit and leave; workers write journals themselves");
   s.field("interface", &Block::interface, "network interface workers use to reach the driver");
-  s.field("plugins", &Block::plugins, "shared libraries with providers and runners");
+  s.field("plugins", &Block::plugins, "shared libraries that every worker loads");
   const std::string trainer = "that is training parallelism: put it under trainer:";
   for (const char* key : {"devices", "num_nodes", "strategy", "accelerator", "precision"})
     s.elsewhere(key, trainer);
@@ -128,7 +129,9 @@ ParallelSettings parse_parallel(const Node& block, Problems& problems) {
   settings.resume = parsed.resume;
   settings.async = parsed.async;
   settings.interface = parsed.interface;
-  settings.plugins = parsed.plugins;
+  if (!parsed.plugins.empty())
+    for (const Node& plugin : block["plugins"].elements())
+      settings.plugins.push_back(config::plugin_path(plugin));
 
   std::vector<std::string> names;
   for (const BackendRow& row : backend_rows()) {

@@ -104,7 +104,11 @@ class Compute {
     for (const std::string& library : spec.libraries) Registry::load_plugin_library(library);
     env_ = std::make_unique<Env>(spec.params);
     current_env = env_.get();
-    for (const std::string& name : spec.plugins) {
+    std::vector<std::string> names = spec.plugins;
+    if (!spec.libraries.empty())
+      for (const auto& name : Registry::global().library_plugins())
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    for (const std::string& name : names) {
       plugins_.push_back(Registry::global().plugin(name)());
       plugins_.back()->setup(*env_);
     }

@@ -8,12 +8,9 @@
 namespace tutti::systems {
 namespace fs = std::filesystem;
 
-fs::path unpacked_source(const BuildContext& context, std::string_view hint,
-                         const std::vector<std::string>& usual_places) {
-  const config::Node key = context.options["source"].defined() ? context.options["source"]
-                                                               : context.options["source_dir"];
-  fs::path source;
-  if (!key.is_null()) source = fs::absolute(key.as<std::string>());
+fs::path unpacked_source(const BuildContext& context, const std::string& named,
+                         std::string_view hint, const std::vector<std::string>& usual_places) {
+  fs::path source = named.empty() ? fs::path() : fs::absolute(named);
   // One that is named and not there may lie beside conf/ all the same.
   for (const auto& place : usual_places)
     if ((source.empty() || !fs::exists(source)) && fs::exists(context.recipe_dir / place))

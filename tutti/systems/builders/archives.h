@@ -10,11 +10,11 @@
 
 namespace tutti::systems {
 
-// The folder behind `create_dataset.source` (or `source_dir`, ESPnet3's name): the folder itself,
-// or DATA_DIR/source with the archive unpacked (once: a marker file is written last). Without the
-// key, the first of `usual_places` that exists, relative to the recipe. `hint` tells the user where
-// the corpus comes from when there is none.
-std::filesystem::path unpacked_source(const BuildContext& context, std::string_view hint,
+// The folder behind `named` (the source of `create_dataset:`): the folder itself, or DATA_DIR/source with the archive unpacked
+// (once: a marker file is written last). Where it is empty or not there, the first of `usual_places` that exists,
+// relative to the recipe. `hint` tells the user where the corpus comes from when there is none.
+std::filesystem::path unpacked_source(const BuildContext& context, const std::string& named,
+                                      std::string_view hint,
                                       const std::vector<std::string>& usual_places = {});
 
 }  // namespace tutti::systems

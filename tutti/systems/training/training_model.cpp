@@ -16,8 +16,9 @@
 namespace tutti::systems {
 namespace {
 
-std::unique_ptr<trainer::TrainableModel> make_torchscript(const config::Node& training) {
-  const TorchScriptSettings s = read_torchscript(training["model"]);
+std::unique_ptr<trainer::TrainableModel> make_torchscript(const config::Node& model,
+                                                          const config::Node&) {
+  const TorchScriptSettings s = read_torchscript(model);
   return trainer::make_torchscript_model({.path = s.path,
                                           .loss = s.loss,
                                           .inputs = s.inputs,
@@ -43,7 +44,11 @@ std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) 
 }  // namespace
 
 ModelRegistry& model_registry() {
-  static ModelRegistry models = {{"torchscript", make_torchscript}};
+  static ModelRegistry models = [] {
+    ModelRegistry builtin("inference model");
+    builtin.add("torchscript", make_torchscript);
+    return builtin;
+  }();
   return models;
 }
 
@@ -54,17 +59,15 @@ bool is_users_model(const config::Node& training) {
 std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node& training) {
   const config::Node target = training["model"]["_target_"];
   if (target.is_null()) return make_asr(training);
-  const auto found = model_registry().find(target.as<std::string>());
-  if (found != model_registry().end()) {
-    auto model = found->second(training);
+  if (const auto* make = model_registry().find(target.as<std::string>())) {
+    auto model = (*make)(training["model"], training);
     trainer::initialize(*model, training["init"].value_or<std::string>(""));
     return model;
   }
-  std::vector<std::string> known;
-  for (const auto& [name, make] : model_registry()) known.push_back(name);
-  throw ConfigError(fmt::format("{}: model._target_: got '{}', expected one of {}",
-                                target.mark().describe(), target.raw(), join(known, ", ")),
-                    "set task: asr for ESPnet's models, or name the plugin that has it");
+  throw ConfigError(
+      fmt::format("{}: model._target_: got '{}', expected one of {}", target.mark().describe(),
+                  target.raw(), join(model_registry().names(), ", ")),
+      "set task: asr for ESPnet's models, or name the plugin that has it");
 }
 
 data::Prepare refuse_short(data::Prepare prepare, const trainer::TrainableModel& model) {

@@ -3,31 +3,24 @@
 //
 //   std::unique_ptr<trainer::TrainableModel> model = make_training_model(training);
 //
-// A plugin adds models of its own; the program offers the registry as "models":
+// A plugin adds models of its own; the schema has the keys beside `_target_`:
 //
-//   extern "C" void tutti_register(tutti::config::PluginHost& host) {
-//     host.catalogue().add("inference model", my_schema());   // the keys beside _target_
-//     if (auto* models = host.find<tutti::systems::ModelRegistry>("models"))
-//       (*models)["my_model"] = [](const tutti::config::Node& training) { return
-//       make_mine(training); };
+//   TUTTI_PLUGIN(registry) {
+//     registry.add<trainer::TrainableModel>(
+//         my_schema(), [](const MySettings& s, const config::Node& training) { return make_mine(s); });
 //   }
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
-#include <string>
 
-#include "tutti/config/node.h"
+#include "tutti/config/factory.h"
+#include "tutti/config/plugin_kind.h"
 #include "tutti/data/loader.h"
 #include "tutti/trainer/model.h"
 
 namespace tutti::systems {
 
-using ModelRegistry =
-    std::map<std::string,
-             std::function<std::unique_ptr<trainer::TrainableModel>(const config::Node& training)>,
-             std::less<>>;
+using ModelRegistry = config::Factory<trainer::TrainableModel, const config::Node&>;  // training
 ModelRegistry& model_registry();
 
 // Whether its code is the user's: a TorchScript file or a plugin's model.
@@ -42,3 +35,9 @@ std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node&
 data::Prepare refuse_short(data::Prepare prepare, const trainer::TrainableModel& model);
 
 }  // namespace tutti::systems
+
+template <>
+struct tutti::config::PluginKind<tutti::trainer::TrainableModel> {
+  using Registry = systems::ModelRegistry;
+  static constexpr const char* kGroup = "inference model";
+};

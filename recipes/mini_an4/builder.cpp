@@ -3,13 +3,18 @@
 
 #include <algorithm>
 
+#include "tutti/config/plugin.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/systems/builders/archives.h"
 
-namespace tutti::systems {
+namespace tutti::recipes {
 namespace {
+
+using systems::BuildContext;
+using systems::manifest_path;
+using systems::write_manifest;
 
 namespace fs = std::filesystem;
 
@@ -21,19 +26,30 @@ fs::path find_corpus(const fs::path& source) {
   throw DataError(source.string() + ": no an4 folder with etc/an4_train.transcription in it");
 }
 
-class MiniAn4Builder final : public DatasetBuilder {
+struct MiniAn4Settings {
+  std::string source;
+  std::string source_dir;
+  std::string recipe_dir;
+  std::size_t dev_size = 1;
+};
+
+class MiniAn4Builder final : public systems::DatasetBuilder {
  public:
+  explicit MiniAn4Builder(MiniAn4Settings settings) : settings_(std::move(settings)) {}
   std::vector<std::string> splits() const override { return {"train", "valid", "test"}; }
 
   void build(const BuildContext& context) const override {
     make_folders(context.data_dir);
-    const fs::path corpus = find_corpus(
-        unpacked_source(context, "set it to mini_an4.tar.gz (ESPnet3's downloads.tar.gz)",
-                        {"downloads", "downloads.tar.gz", "mini_an4.tar.gz"}));
+    const fs::path corpus = find_corpus(systems::unpacked_source(
+        context, settings_.source.empty() ? settings_.source_dir : settings_.source,
+        "put downloads.tar.gz of ESPnet's recipe egs2/mini_an4/asr1 (or mini_an4.tar.gz) beside "
+        "conf/, or name it there",
+        {"downloads", "downloads.tar.gz", "mini_an4.tar.gz",
+         "../../../shared/data/mini_an4.tar.gz"}));
     // The corpus has no validation set of its own: the first utterance is it, as in ESPnet3's
     // recipe.
     auto train = read_split(context, corpus, "train");
-    const auto num_valid = context.options["dev_size"].value_or<std::size_t>(1);
+    const std::size_t num_valid = settings_.dev_size;
     if (train.size() <= num_valid)
       throw DataError(fmt::format("{} training utterances, expected more than dev_size = {}",
                                   train.size(), num_valid));
@@ -80,12 +96,23 @@ class MiniAn4Builder final : public DatasetBuilder {
               [](const Json& a, const Json& b) { return a.at("id") < b.at("id"); });
     return utterances;
   }
+
+  MiniAn4Settings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<DatasetBuilder> make_mini_an4_builder() {
-  return std::make_unique<MiniAn4Builder>();
+TUTTI_PLUGIN(registry) {
+  using S = MiniAn4Settings;
+  config::Schema<S> schema("mini_an4", "ESPnet's miniature of CMU's AN4.");
+  schema.field("source", &S::source, "the archive, or a folder with an4/etc");
+  schema.field("source_dir", &S::source_dir, "ESPnet3's name for source");
+  schema.field("recipe_dir", &S::recipe_dir,
+               "ESPnet3 names it once more; the recipe's own is used");
+  schema.field("dev_size", &S::dev_size, "utterances kept from training for validation",
+               {.min = 1});
+  registry.add<systems::DatasetBuilder>(
+      schema, [](const S& settings) { return std::make_unique<MiniAn4Builder>(settings); });
 }
 
-}  // namespace tutti::systems
+}  // namespace tutti::recipes

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "tutti/config/plugin.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
@@ -14,8 +15,10 @@
 #include "tutti/systems/builders/download.h"
 #include "tutti/systems/dataset_builder.h"
 
-namespace tutti::systems {
+namespace tutti::recipes {
 namespace {
+
+using systems::BuildContext;
 
 namespace fs = std::filesystem;
 
@@ -30,7 +33,6 @@ constexpr std::array<Part, 5> kParts = {{
     {"test-clean", "32fa31d27d2e1cad72775fee3f4849a9"},
     {"test-other", "fb5a50374b501bb3bac4815ee91d3135"},
 }};
-constexpr const char* kUrl = "https://www.openslr.org/resources/12";
 
 // The folder LibriSpeech/ in (or named by) a place, or nothing.
 fs::path corpus_in(const fs::path& place) {
@@ -39,8 +41,17 @@ fs::path corpus_in(const fs::path& place) {
   return place.filename() == "LibriSpeech" && fs::is_directory(place) ? place : fs::path();
 }
 
-class LibriSpeechBuilder final : public DatasetBuilder {
+struct LibriSpeechSettings {
+  std::string source_dir;
+  std::string recipe_dir;
+  std::string url = "https://www.openslr.org/resources/12";
+  std::map<std::string, std::string> checksums;
+  bool keep_archives = true;
+};
+
+class LibriSpeechBuilder final : public systems::DatasetBuilder {
  public:
+  explicit LibriSpeechBuilder(LibriSpeechSettings settings) : settings_(std::move(settings)) {}
   std::vector<std::string> splits() const override {
     std::vector<std::string> names;
     for (const auto& part : kParts) names.emplace_back(part.name);
@@ -52,16 +63,16 @@ class LibriSpeechBuilder final : public DatasetBuilder {
     for (const auto& part : kParts) {
       const auto utterances = read_part(context, folder_of(context, part));
       log::info("{}: {} utterances", part.name, utterances.size());
-      write_manifest(manifest_path(context.data_dir, part.name), utterances);
+      systems::write_manifest(systems::manifest_path(context.data_dir, part.name), utterances);
     }
   }
 
  private:
   // Where a part is, or is put: source_dir, $LIBRISPEECH, then the recipe's own download/.
-  static fs::path folder_of(const BuildContext& context, const Part& part) {
+  fs::path folder_of(const BuildContext& context, const Part& part) const {
     const char* variable = std::getenv("LIBRISPEECH");
-    for (const fs::path& place : {fs::path(context.options["source_dir"].value_or<std::string>("")),
-                                  fs::path(variable == nullptr ? "" : variable)}) {
+    for (const fs::path& place :
+         {fs::path(settings_.source_dir), fs::path(variable == nullptr ? "" : variable)}) {
       const fs::path corpus = corpus_in(place);
       if (!corpus.empty() && fs::is_directory(corpus / part.name)) return corpus / part.name;
     }
@@ -72,15 +83,16 @@ class LibriSpeechBuilder final : public DatasetBuilder {
     const fs::path archive = home / fmt::format("{}.tar.gz", part.name);
     const bool ours = fs::exists(archive) || fs::exists(archive.string() + ".part");
     if (fs::exists(marker) || (fs::is_directory(folder) && !ours)) return folder;
-    const std::string url = context.options["url"].value_or<std::string>(kUrl);
-    const std::string md5 = context.options["checksums"][part.name].value_or<std::string>(part.md5);
-    download({.url = fmt::format("{}/{}.tar.gz", url, part.name), .md5 = md5}, archive);
+    const auto checksum = settings_.checksums.find(part.name);
+    systems::download({.url = fmt::format("{}/{}.tar.gz", settings_.url, part.name),
+                       .md5 = checksum == settings_.checksums.end() ? part.md5 : checksum->second},
+                      archive);
     log::info("unpacking {}", archive.string());
     const auto result =
         run_command({.argv = {"tar", "-xzf", archive.string(), "-C", home.string()}});
     if (!result.ok()) throw DataError(result.describe(), "is the disk full?");
     write_file_atomic(marker, "");
-    if (!context.options["keep_archives"].value_or(true)) fs::remove(archive);
+    if (!settings_.keep_archives) fs::remove(archive);
     return folder;
   }
 
@@ -112,12 +124,24 @@ class LibriSpeechBuilder final : public DatasetBuilder {
               [](const Json& a, const Json& b) { return a.at("id") < b.at("id"); });
     return utterances;
   }
+
+  LibriSpeechSettings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<DatasetBuilder> make_librispeech_builder() {
-  return std::make_unique<LibriSpeechBuilder>();
+TUTTI_PLUGIN(registry) {
+  using S = LibriSpeechSettings;
+  config::Schema<S> schema("librispeech_100", "LibriSpeech with 100 hours of training.");
+  schema.field("source_dir", &S::source_dir,
+               "folder that holds LibriSpeech/; empty: $LIBRISPEECH, else downloaded");
+  schema.field("recipe_dir", &S::recipe_dir,
+               "ESPnet3 names it once more; the recipe's own is used");
+  schema.field("url", &S::url, "where the archives are");
+  schema.field("checksums", &S::checksums, "MD5 of each archive of a mirror that packs its own");
+  schema.field("keep_archives", &S::keep_archives, "after they are unpacked");
+  registry.add<systems::DatasetBuilder>(
+      schema, [](const S& settings) { return std::make_unique<LibriSpeechBuilder>(settings); });
 }
 
-}  // namespace tutti::systems
+}  // namespace tutti::recipes

@@ -8,17 +8,22 @@
 #include <map>
 #include <numbers>
 
+#include "tutti/config/plugin.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/builders/archives.h"
-#include "tutti/systems/builders/numbers.h"
-#include "tutti/systems/builders/voices.h"
 
-namespace tutti::systems {
+#include "../digits/numbers.h"
+#include "../digits/voices.h"
+
+namespace tutti::recipes {
 namespace {
+
+using systems::manifest_path;
+using systems::write_manifest;
 
 namespace fs = std::filesystem;
 
@@ -70,15 +75,15 @@ void write_noises(const fs::path& data_dir, const std::vector<Json>& train) {
 std::vector<Json> speak_digits(const fs::path& data_dir, std::size_t count) {
   make_folders(data_dir / "synthetic");
   std::vector<Json> utterances(count);
-  for_each_parallel("speaking digits", count, [&](std::size_t i) {
+  systems::for_each_parallel("speaking digits", count, [&](std::size_t i) {
     Random rng({hash64("fsdd voices"), i});
     const std::string digit(1, static_cast<char>('0' + i % 10)), text = digits_in_words(digit);
     const std::string id = fmt::format("synthetic_{:05}", i);
     const fs::path wav = data_dir / "synthetic" / (id + ".wav");
-    const auto& variants = training_variants();
-    const std::string voice =
-        i / 10 % 3 == 0 ? speak_with_flite(text, rng, wav)
-                        : speak_with_espeak(text, variants[rng.below(variants.size())], rng, wav);
+    const bool by_flite = i / 10 % 3 == 0;
+    const auto& voices = by_flite ? flite_voices() : training_variants();
+    const std::string voice = voices[rng.below(voices.size())];
+    (by_flite ? speak_with_flite : speak_with_espeak)(text, voice, rng, wav);
     data::Audio audio = data::read_audio(wav, {.sample_rate = 8000});
     const auto loud = [](float x) { return std::abs(x) > 0.01F; };
     auto& samples = audio.samples;
@@ -91,14 +96,25 @@ std::vector<Json> speak_digits(const fs::path& data_dir, std::size_t count) {
   return utterances;
 }
 
-class FsddBuilder final : public DatasetBuilder {
+struct FsddSettings {
+  std::string source;
+  std::string test_speaker;
+  std::uint64_t num_synthetic = 0;
+};
+
+class FsddBuilder final : public systems::DatasetBuilder {
  public:
+  explicit FsddBuilder(FsddSettings settings) : settings_(std::move(settings)) {}
   std::vector<std::string> splits() const override { return {"train", "valid", "test"}; }
 
-  void build(const BuildContext& context) const override {
+  void build(const systems::BuildContext& context) const override {
     make_folders(context.data_dir);
-    const fs::path source =
-        unpacked_source(context, "set it to fsdd.tar.gz or to a checkout of the dataset");
+    const fs::path source = systems::unpacked_source(
+        context, settings_.source,
+        "put fsdd.tar.gz (github.com/Jakobovski/free-spoken-digit-dataset, or a checkout of it) "
+        "beside conf/, or "
+        "name it there",
+        {"fsdd.tar.gz", "free-spoken-digit-dataset", "../../../shared/data/fsdd.tar.gz"});
     std::map<std::string, std::vector<Json>> by_speaker;
     std::vector<fs::path> files;
     for (const auto& entry : fs::recursive_directory_iterator(source))
@@ -119,7 +135,7 @@ class FsddBuilder final : public DatasetBuilder {
                                   by_speaker.size()),
                       "recordings are named DIGIT_SPEAKER_NUMBER.wav");
     const std::string held_out =
-        context.options["test_speaker"].value_or(by_speaker.rbegin()->first);
+        settings_.test_speaker.empty() ? by_speaker.rbegin()->first : settings_.test_speaker;
     if (!by_speaker.contains(held_out))
       throw DataError("no recordings of test_speaker " + held_out);
     std::vector<Json> train;
@@ -129,8 +145,7 @@ class FsddBuilder final : public DatasetBuilder {
       for (std::size_t i = 0; i < utterances.size(); ++i)
         (i % 20 == 7 ? valid : train).push_back(utterances[i]);
     }
-    const auto num_synthetic = context.options["num_synthetic"].value_or(std::uint64_t{0});
-    const std::vector<Json> synthetic = speak_digits(context.data_dir, num_synthetic);
+    const std::vector<Json> synthetic = speak_digits(context.data_dir, settings_.num_synthetic);
     const std::vector<Json> people = train;
     train.insert(train.end(), synthetic.begin(), synthetic.end());
     // Files are ordered by digit and speaker; batches are cut from the order of the manifest.
@@ -141,10 +156,22 @@ class FsddBuilder final : public DatasetBuilder {
     write_manifest(manifest_path(context.data_dir, "test"), by_speaker[held_out]);
     write_manifest(manifest_path(context.data_dir, "train"), train);
   }
+
+ private:
+  FsddSettings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<DatasetBuilder> make_fsdd_builder() { return std::make_unique<FsddBuilder>(); }
+TUTTI_PLUGIN(registry) {
+  using S = FsddSettings;
+  config::Schema<S> schema("fsdd", "The Free Spoken Digit Dataset.");
+  schema.field("source", &S::source, "archive, or folder with DIGIT_SPEAKER_NUMBER.wav");
+  schema.field("test_speaker", &S::test_speaker,
+               "who is never heard in training; empty: the last by name");
+  schema.field("num_synthetic", &S::num_synthetic, "digits by synthetic voices in training");
+  registry.add<systems::DatasetBuilder>(
+      schema, [](const S& settings) { return std::make_unique<FsddBuilder>(settings); });
+}
 
-}  // namespace tutti::systems
+}  // namespace tutti::recipes

@@ -1,9 +1,9 @@
-#include "tutti/systems/builders/numbers.h"
+#include "numbers.h"
 
 #include <array>
 #include <string_view>
 
-namespace tutti::systems {
+namespace tutti::recipes {
 namespace {
 constexpr std::array<std::string_view, 20> kSmall = {
     "zero",     "one",     "two",     "three",     "four",     "five",    "six",
@@ -31,4 +31,4 @@ std::string digits_in_words(const std::string& digits) {
   return words;
 }
 
-}  // namespace tutti::systems
+}  // namespace tutti::recipes

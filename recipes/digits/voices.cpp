@@ -1,4 +1,4 @@
-#include "tutti/systems/builders/voices.h"
+#include "voices.h"
 
 #include <fmt/format.h>
 
@@ -7,18 +7,17 @@
 #include "tutti/core/error.h"
 #include "tutti/core/subprocess.h"
 
-namespace tutti::systems {
+namespace tutti::recipes {
 namespace {
 
 constexpr std::array kAccents = {"en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-029"};
 
 // What each of flite's voices speaks with by itself, in Hz.
-struct FliteVoice {
-  const char* name;
-  double pitch;
-};
-constexpr std::array<FliteVoice, 4> kFliteVoices = {
-    {{"kal16", 105}, {"awb", 125}, {"rms", 95}, {"slt", 170}}};
+double pitch_of(const std::string& voice) {
+  if (voice == "awb") return 125;
+  if (voice == "slt") return 170;
+  return voice == "rms" ? 95 : 105;
+}
 
 void run_voice(const std::vector<std::string>& argv, const std::string& package) {
   const auto result = run_command({.argv = argv});
@@ -36,29 +35,31 @@ const std::vector<std::string>& training_variants() {
 }
 
 const std::vector<std::string>& test_variants() {
-  static const std::vector<std::string> kVariants = {"m5", "f4", "Alicia", "rob", "Hugo", "steph2"};
+  static const std::vector<std::string> kVariants = {"m5", "f4", "Alicia", "rob", "Hugo"};
   return kVariants;
 }
 
-std::string speak_with_espeak(const std::string& text, const std::string& variant, Random& rng,
-                              const std::filesystem::path& wav) {
+const std::vector<std::string>& flite_voices() {
+  static const std::vector<std::string> kVoices = {"kal16", "awb", "rms", "slt"};
+  return kVoices;
+}
+
+void speak_with_espeak(const std::string& text, const std::string& variant, Random& rng,
+                       const std::filesystem::path& wav) {
   const std::string voice = fmt::format("{}+{}", kAccents[rng.below(kAccents.size())], variant);
   const auto speed = std::to_string(130 + rng.below(60));
   const auto pitch = std::to_string(30 + rng.below(40));
   run_voice({"espeak-ng", "-v", voice, "-s", speed, "-p", pitch, "-w", wav.string(), text},
             "espeak-ng");
-  return variant;
 }
 
-std::string speak_with_flite(const std::string& text, Random& rng,
-                             const std::filesystem::path& wav) {
-  const FliteVoice& voice = kFliteVoices[rng.below(kFliteVoices.size())];
-  const double stretch = rng.uniform(0.75, 1.3), pitch = voice.pitch * rng.uniform(0.8, 1.3);
+void speak_with_flite(const std::string& text, const std::string& voice, Random& rng,
+                      const std::filesystem::path& wav) {
+  const double stretch = rng.uniform(0.75, 1.3), pitch = pitch_of(voice) * rng.uniform(0.8, 1.3);
   run_voice(
-      {"flite", "-voice", voice.name, "--setf", fmt::format("duration_stretch={:.3f}", stretch),
+      {"flite", "-voice", voice, "--setf", fmt::format("duration_stretch={:.3f}", stretch),
        "--setf", fmt::format("int_f0_target_mean={:.1f}", pitch), "-t", text, "-o", wav.string()},
       "flite");
-  return voice.name;
 }
 
-}  // namespace tutti::systems
+}  // namespace tutti::recipes
