@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tutti/config/merge.h"
+#include "tutti/config/plugin.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -114,12 +116,8 @@ parallel::ParallelSettings worker_settings(const config::Node& inference) {
   config::Problems problems;
   auto settings = parallel::parse_parallel(inference["parallel"], problems);
   problems.throw_if_any();
-  for (const auto& plugin : inference["plugins"].elements()) {
-    const fs::path folder =
-        plugin.mark().file ? fs::path(*plugin.mark().file).parent_path() : fs::path();
-    const fs::path beside = fs::absolute(folder / plugin.raw());
-    settings.plugins.push_back(fs::exists(beside) ? beside.string() : plugin.raw());
-  }
+  for (const auto& plugin : inference["plugins"].elements())
+    settings.plugins.push_back(config::plugin_path(plugin));
   return settings;
 }
 
@@ -208,6 +206,17 @@ void write_decoding(const config::Node& inference, const fs::path& inference_dir
   write_file_atomic(inference_dir / kPackedDecoding, config::to_yaml(config::from_json(model)));
 }
 
+// Workers of an asynchronous run load the model when nobody looks: that it can be loaded is tried here, on the CPU,
+// before results that are there are set aside. (A run that we wait for puts them back when its workers cannot.)
+void try_model(const config::Node& inference) {
+  if (!custom_name(inference["provider"]).empty()) return;
+  const config::Node model = inference["model"];
+  load_item_model(
+      is_torchscript(model)
+          ? inference
+          : config::with_key(inference, "model", config::with_key(model, "device", "cpu")));
+}
+
 struct SetReport {
   std::string name;
   fs::path folder;
@@ -240,6 +249,7 @@ void infer(const StageContext& context) {
                    parallel::ClientOptions{.run_folder = inference_dir});
   const auto provider = make_provider(inference, {{"data_dir", data_dir}});
   const bool leaves = async && context.is_last;
+  bool tried = false;
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
     const auto runner = make_runner(inference, *provider);
@@ -262,6 +272,8 @@ void infer(const StageContext& context) {
                          is_up_to_date(options.output_dir, options.fingerprint);
     const auto items = parallel::range(begin, begin + dataset->size());
     if (leaves && !is_done) {
+      if (!tried && fs::exists(options.output_dir / "results.jsonl")) try_model(inference);
+      tried = true;
       const auto jobs = runner->submit(items, options);
       if (jobs.empty()) continue;
       log_submitted(name, options.output_dir, jobs);

@@ -10,6 +10,7 @@
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/speech/metrics/report.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/fingerprints.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/metric_settings.h"
 #include "tutti/systems/pack.h"
@@ -147,6 +148,26 @@ class Clips {
 };
 
 }  // namespace
+
+Fingerprint measure_inputs(const StageContext& context) {
+  const fs::path inference_dir = context.folder("inference_dir");
+  const fs::path exp_dir = context.folder("exp_dir");
+  for (const fs::path& output : {inference_dir / "metrics.json", exp_dir / "report.html"})
+    if (!fs::exists(output)) return {};  // measure, whatever the record says
+  Fingerprint inputs;
+  inputs.add("metrics", config::to_json(context.metrics["metrics"]), places_of(context.metrics));
+  inputs.add("weights", weights_in_place(context));
+  inputs.add_file("training", exp_dir / "metrics.jsonl");  // its curves are in the report
+  const auto sets = test_sets(context, inference_dir);
+  inputs.add("sets", sets);
+  for (const auto& node : context.metrics["metrics"].elements()) {
+    const MetricSettings entry = read_entry(node);
+    for (const auto& set : sets)
+      for (const auto& key : {entry.ref_key, entry.hyp_key})
+        inputs.add_file(set + "." + key, inference_dir / set / (key + ".scp"));
+  }
+  return inputs;
+}
 
 void measure(const StageContext& context) {
   const fs::path inference_dir = context.folder("inference_dir");

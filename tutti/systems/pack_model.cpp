@@ -7,6 +7,8 @@
 #include "tutti/core/file.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
+#include "tutti/systems/fingerprints.h"
+#include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
 
@@ -15,20 +17,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The averaged weights of the first criterion.
+// The weights that infer takes, where it decodes this experiment; else the average of the first criterion.
 fs::path best_weights(const StageContext& context, const fs::path& exp_dir) {
-  const fs::path folder = exp_dir / "checkpoints";
-  std::string metric = context.training["best_model_criterion"][0][0].value_or<std::string>("");
-  std::replace(metric.begin(), metric.end(), '/', '.');
-  if (fs::is_directory(folder)) {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind(metric + ".ave_", 0) == 0 && entry.path().extension() == ".safetensors")
-        return entry.path();
-    }
+  const config::Node named = context.inference["model"]["asr_model_file"];
+  if (named.is_scalar()) {
+    const fs::path file = fs::absolute(named.raw()).lexically_normal();
+    const fs::path home = fs::absolute(exp_dir).lexically_normal();
+    if (file.parent_path() == home || file.parent_path() == home / "checkpoints")
+      return find_weights(file);
   }
-  throw DataError(folder.string() + ": no averaged weights",
-                  "run the train stage to its end first");
+  const config::Node criterion = context.training["best_model_criterion"][0];
+  std::string metric = criterion[0].value_or<std::string>("valid/loss");
+  std::replace(metric.begin(), metric.end(), '/', '.');
+  return find_weights(exp_dir /
+                      fmt::format("{}.ave_{}best.safetensors", metric, criterion[1].value_or(1)));
+}
+
+fs::path inference_folder(const StageContext& context, const fs::path& exp_dir) {
+  return context.inference.defined() ? context.folder("inference_dir") : exp_dir / "inference";
+}
+
+// Provenance without places: what lies in the recipe is named from there, other files by their names.
+void forget_places(Json& value, const fs::path& recipe_dir) {
+  if (value.is_structured()) {
+    for (auto& child : value) forget_places(child, recipe_dir);
+  } else if (value.is_string()) {
+    const fs::path path = value.get<std::string>();
+    if (!path.is_absolute()) return;
+    const fs::path inside = path.lexically_normal().lexically_relative(recipe_dir);
+    const bool is_inside = !inside.empty() && *inside.begin() != "..";
+    value = (is_inside ? inside : path.filename()).string();
+  }
 }
 
 std::string readme(const StageContext& context, const fs::path& inference_dir,
@@ -73,6 +92,25 @@ void copy_decoding(const fs::path& inference_dir, const fs::path& folder) {
 
 }  // namespace
 
+Fingerprint pack_inputs(const StageContext& context) {
+  const fs::path exp_dir = context.folder("exp_dir");
+  for (const char* file : {kPackedConfig, kPackedWeights, "README.md"})
+    if (!fs::exists(exp_dir / "model_pack" / file)) return {};  // pack, whatever the record says
+  Json config = config::to_json(context.training);
+  config.erase("parallel");
+  Fingerprint inputs;
+  inputs.add("config", config, places_of(context.training));
+  inputs.add_file("weights", best_weights(context, exp_dir));
+  for (const auto& pointer : packed_paths()) {
+    const Json::json_pointer where(pointer);
+    if (config.contains(where) && config[where].is_string())
+      inputs.add_file(pointer, config[where].get<std::string>());
+  }
+  for (const char* file : {kPackedDecoding, "metrics.json", kMeasuredWeights})
+    inputs.add_file(file, inference_folder(context, exp_dir) / file);
+  return inputs;
+}
+
 void pack_model(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   const fs::path weights = best_weights(context, exp_dir);
@@ -87,11 +125,11 @@ void pack_model(const StageContext& context) {
     config[where] = file.filename().string();
   }
   for (const char* key :
-       {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel"})
+       {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel", "plugins"})
     config.erase(key);
+  forget_places(config, fs::absolute(context.folder("recipe_dir")).lexically_normal());
   write_file_atomic(folder / kPackedWeights, read_file(weights));
-  const fs::path inference_dir =
-      context.inference.defined() ? context.folder("inference_dir") : exp_dir / "inference";
+  const fs::path inference_dir = inference_folder(context, exp_dir);
   copy_decoding(inference_dir, folder);
   write_file_atomic(folder / "README.md", readme(context, inference_dir, weights));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));

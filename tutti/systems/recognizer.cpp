@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 
 #include "tutti/config/load.h"
@@ -31,40 +30,6 @@ constexpr int kFilesTogether = 8;  // where neither the pack nor the user says h
 speech::StateDict read_weights(const fs::path& path) {
   return path.extension() == ".safetensors" ? trainer::read_safetensors(path)
                                             : trainer::read_pth(path);
-}
-
-// ESPnet3 leaves weights in exp_dir, we in exp_dir/checkpoints; its files name a .pth or .ckpt
-// where ours are .safetensors; and "ave_10best" is the average of fewer when fewer were kept. A
-// config that names any of these means the one that is there.
-fs::path find_weights(const fs::path& asked) {
-  if (fs::exists(asked)) return asked;
-  const fs::path folder = asked.parent_path();
-  const std::string stem = asked.stem().string();
-  const auto average = stem.find(".ave_");
-  std::vector<std::string> there;
-  fs::path found;
-  int largest = -1;
-  for (const fs::path& place : {folder, folder / "checkpoints"}) {
-    if (!fs::is_directory(place)) continue;
-    for (const auto& entry : fs::directory_iterator(place)) {
-      if (entry.path().extension() != ".safetensors") continue;
-      const std::string other = entry.path().stem().string();
-      there.push_back(entry.path().filename().string());
-      const bool fits = other == stem || (average != std::string::npos &&
-                                          other.compare(0, average + 5, stem, 0, average + 5) == 0);
-      if (!fits) continue;
-      // Of several averages that of the most; an exact name before all.
-      const int size = other == stem ? INT_MAX : std::atoi(other.c_str() + average + 5);
-      if (size > largest) {
-        largest = size;
-        found = entry.path();
-      }
-    }
-  }
-  if (!found.empty()) return found;
-  std::sort(there.begin(), there.end());
-  throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()),
-                  there.empty() ? "run the train stage first" : "there are " + join(there, ", "));
 }
 
 speech::Speech2TextOptions read_search(const config::Node& model) {

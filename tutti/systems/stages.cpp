@@ -17,17 +17,12 @@ std::vector<Stage> builtin_stages() {
        [](const StageContext& c) { return statistics_inputs(c); }, collect_stats},
       {5, "train", "train the model", Needs::kTraining, "exp_dir", training_inputs, train,
        refuse_start},
-      // These resume item by item or take seconds, and know better than we whether there is work
-      // left.
+      // Resumes item by item and knows better than we whether there is work left.
       {6, "infer", "decode the test sets", Needs::kInference, "inference_dir", {}, infer},
-      {7, "measure", "score the results", Needs::kMetrics, "inference_dir", {}, measure},
-      {8,
-       "pack_model",
-       "one folder with everything decoding needs",
-       Needs::kTraining,
-       "exp_dir",
-       {},
-       pack_model},
+      {7, "measure", "score the results", Needs::kMetrics, "inference_dir", measure_inputs,
+       measure},
+      {8, "pack_model", "one folder with everything decoding needs", Needs::kTraining, "exp_dir",
+       pack_inputs, pack_model},
       {9, "demo", "a page to talk to", Needs::kDemo, "exp_dir", {}, demo},
   };
 }

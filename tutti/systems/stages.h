@@ -19,4 +19,8 @@ void measure(const StageContext& context);
 void pack_model(const StageContext& context);
 void demo(const StageContext& context);
 
+// What decides the output of the two that score and pack what others left; empty while it is not there.
+Fingerprint measure_inputs(const StageContext& context);
+Fingerprint pack_inputs(const StageContext& context);
+
 }  // namespace tutti::systems

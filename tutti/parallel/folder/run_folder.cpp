@@ -168,6 +168,8 @@ Json read_manifest(const fs::path& folder) {
 }
 Json read_status(const fs::path& folder) { return read_json_file(folder / "status.json"); }
 
+static constexpr const char* kAsked = "asked to start over";
+
 RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
                      RunFolderOptions options)
     : path_(fs::absolute(path)),
@@ -184,7 +186,9 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   remove_leftovers(path_ / ".tutti");
   const Json manifest = options.resume ? read_manifest(path_) : Json();
   created_ = utc_timestamp(Clock::system().unix_seconds());
-  if (!options.resume) {
+  if (!options.resume && options.redo_if_changed) {
+    start_over(kAsked, options.keep_old);
+  } else if (!options.resume) {
     remove_async(path_);
     remove_own_files(path_);
   } else if (manifest.is_object()) {
@@ -223,10 +227,12 @@ RunFolder::~RunFolder() {
 }
 
 // Results that somebody may miss are moved, all at once and whole files only; the lock stays ours.
-void RunFolder::start_over(const std::string& what_changed, bool keep_old) {
+void RunFolder::start_over(const std::string& why, bool keep_old) {
   const fs::path old = path_.string() + ".old";
-  const bool has_results =
-      keep_old && (fs::exists(path_ / "results.jsonl") || count_items(path_).ok > 0);
+  // Who asks for it may have a manifest that cannot be read.
+  const bool has_results = keep_old && (fs::exists(path_ / "results.jsonl") ||
+                                        (why != kAsked && count_items(path_).ok > 0));
+  set_aside_ = has_results;
   if (has_results) {
     fs::remove_all(old);
     make_folders(old);
@@ -241,8 +247,26 @@ void RunFolder::start_over(const std::string& what_changed, bool keep_old) {
       fs::remove_all(file);
   }
   remove_async(path_);
-  log::info("{}: {}; the work is done anew{}", path_.filename().string(), what_changed,
-            has_results ? ", the old results are in " + old.string() : "");
+  if (has_results || why != kAsked)
+    log::info("{}: {}; the work is done anew{}", path_.filename().string(), why,
+              has_results ? ", the old results are in " + old.string() : "");
+}
+
+// The logs of the run that failed stay: they say why.
+void RunFolder::put_old_results_back() {
+  const fs::path old = path_.string() + ".old";
+  journal_.reset();
+  std::vector<fs::path> there;
+  for (const auto& entry : fs::directory_iterator(path_)) there.push_back(entry.path());
+  for (const fs::path& file : there)
+    if (file.filename() != ".tutti" && file.filename() != "logs") fs::remove_all(file);
+  there.clear();
+  for (const auto& entry : fs::directory_iterator(old)) there.push_back(entry.path());
+  for (const fs::path& file : there)
+    if (file.filename() != "logs") fs::rename(file, path_ / file.filename());
+  fs::remove_all(old);
+  set_aside_ = false;
+  log::info("{}: nothing was done; the old results are back", path_.filename().string());
 }
 
 std::uint64_t RunFolder::hash() const noexcept { return hash_; }
@@ -377,6 +401,7 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
 void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of) noexcept {
   try {
     lock_->check();  // another driver's manifest is not ours to write
+    if (set_aside_ && live_.ok + live_.failed == 0) return put_old_results_back();
     journal_->flush();
     journal_->sync();
     write_manifest("stopped", live_);

@@ -29,9 +29,10 @@
 namespace tutti::parallel {
 
 struct RunFolderOptions {
-  bool resume = true;  // false: forget what is there
+  bool resume = true;  // false: begin anew
   // What is there was made with another fingerprint: says what changed, moves it to PATH.old (which
-  // it replaces) and begins anew. Else that is refused.
+  // it replaces) and begins anew. Else that is refused. A run that ends before its first result (its
+  // model cannot be loaded) puts it back.
   bool redo_if_changed = false;
   bool keep_old = true;  // with redo_if_changed; false: what is there is removed
   JournalOptions journal;
@@ -71,7 +72,8 @@ class RunFolder {
 
  private:
   void write_manifest(const std::string& state, const FolderCounts& counts) const;
-  void start_over(const std::string& what_changed, bool keep_old);
+  void start_over(const std::string& why, bool keep_old);
+  void put_old_results_back();
 
   const std::filesystem::path path_;
   const Json fingerprint_;
@@ -82,6 +84,7 @@ class RunFolder {
   std::unique_ptr<JournalWriter> journal_;
   std::vector<bool> done_;
   std::uint64_t done_before_ = 0;
+  bool set_aside_ = false;  // what was here lies in PATH.old
   std::string created_;
   FolderCounts live_;
   std::chrono::steady_clock::time_point last_status_{};

@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/speech/espnet/flat_config.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/models/task_settings.h"
@@ -25,6 +30,37 @@ speech::ModelFolder from_tag(const std::string& tag) {
 }
 
 }  // namespace
+
+fs::path find_weights(const fs::path& asked) {
+  if (fs::exists(asked)) return asked;
+  const fs::path folder = asked.parent_path();
+  const std::string stem = asked.stem().string();
+  const auto average = stem.find(".ave_");
+  std::vector<std::string> there;
+  fs::path found;
+  int largest = -1;
+  for (const fs::path& place : {folder, folder / "checkpoints"}) {
+    if (!fs::is_directory(place)) continue;
+    for (const auto& entry : fs::directory_iterator(place)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const std::string other = entry.path().stem().string();
+      there.push_back(entry.path().filename().string());
+      const bool fits = other == stem || (average != std::string::npos &&
+                                          other.compare(0, average + 5, stem, 0, average + 5) == 0);
+      if (!fits) continue;
+      // Of several averages that of the most; an exact name before all.
+      const int size = other == stem ? INT_MAX : std::atoi(other.c_str() + average + 5);
+      if (size > largest) {
+        largest = size;
+        found = entry.path();
+      }
+    }
+  }
+  if (!found.empty()) return found;
+  std::sort(there.begin(), there.end());
+  throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()),
+                  there.empty() ? "run the train stage first" : "there are " + join(there, ", "));
+}
 
 bool is_pack(const fs::path& folder) {
   return fs::exists(folder / kPackedConfig) && fs::exists(folder / kPackedWeights) &&

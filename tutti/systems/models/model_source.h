@@ -23,6 +23,10 @@ config::Node read_model_config(const speech::ModelFolder& model);
 void complete_options(const config::Node& training, const config::Node& asked,
                       speech::Speech2TextOptions& options);
 
+// The file that a config means by `asked`, which may be ESPnet3's name of it: EXP_DIR/valid.acc.ave_10best.pth is
+// EXP_DIR/checkpoints/valid.acc.ave_10best.safetensors, or the average of as many as were kept. Throws DataError.
+std::filesystem::path find_weights(const std::filesystem::path& asked);
+
 bool is_pack(const std::filesystem::path& folder);
 
 }  // namespace tutti::systems

@@ -41,7 +41,11 @@ void replace_link(const fs::path& link, const std::string& target) {
   const fs::path temporary = link.string() + ".tmp";
   fs::remove(temporary);
   fs::create_directory_symlink(target, temporary);
+  // `cp -rL` makes a folder of the link, which a link cannot replace.
+  const fs::path copied = link.string() + ".copied";
+  if (fs::is_directory(fs::symlink_status(link))) fs::rename(link, copied);
   fs::rename(temporary, link);
+  fs::remove_all(copied);
 }
 
 void link_or_copy(const fs::path& from, const fs::path& to) {
