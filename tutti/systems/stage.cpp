@@ -180,10 +180,12 @@ bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
     return !items_failed;
   }
   if (!writes_files) return true;
+  // Empty while its output was not there.
+  const Fingerprint made_from = inputs.empty() && stage.inputs ? stage.inputs(context) : inputs;
   write_file_atomic(record, Json{{"stage", stage.name},
                                  {"finished", utc_timestamp(Clock::system().unix_seconds())},
                                  {"seconds", seconds},
-                                 {"inputs", inputs.json()}}
+                                 {"inputs", made_from.json()}}
                                     .dump(1) +
                                 "\n");
   if (!rank) log::info("done in {}", format_duration(seconds));
