@@ -79,16 +79,18 @@ import humanfriendly  # noqa: E402
 
 if not hasattr(humanfriendly, "format_size"):
     humanfriendly.format_size = str
-from espnet2.bin import asr_inference, s2t_inference, s2t_inference_language  # noqa: E402
+from espnet2.bin import asr_inference, s2t_inference, s2t_inference_ctc, s2t_inference_language  # noqa: E402
 from espnet2.tasks.asr import ASRTask  # noqa: E402
+from espnet2.tasks.lm import LMTask  # noqa: E402
 from espnet2.tasks.s2t import S2TTask  # noqa: E402
+from espnet2.tasks.s2t_ctc import S2TTask as S2TCTCTask  # noqa: E402
 
 LETTERS = ["<blank>", "<unk>", "<space>", "E", "T", "y", "n", "1e3", "'", "null", "~", "é", "\u3000", "13_15", "on", ":", "#", "-", "<sos/eos>"]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "y", "no", "1_0", "…"]
 
 
-def owsm_list():
-    marks = ["<blank>", "<unk>", "<na>", "<nospeech>", "<abk>", "<deu>", "<eng>", "<zul>", "<asr>", "<st_deu>", "<notimestamps>"]
+def owsm_list(*more):
+    marks = ["<blank>", "<unk>", "<na>", "<nospeech>", *more, "<abk>", "<deu>", "<eng>", "<zul>", "<asr>", "<st_deu>", "<notimestamps>"]
     return marks + ["<%.2f>" % (i * 0.02) for i in range(1501)] + WORDS + ["<sos>", "<eos>", "<sop>"]
 
 
@@ -142,12 +144,43 @@ FAMILIES = {
         [{"beam_size": 1, "maxlenratio": -8}, {"beam_size": 4, "ctc_weight": 0.3, "maxlenratio": -8, "lang_sym": "<deu>", "task_sym": "<st_deu>"},
          {"beam_size": 3, "predict_time": True, "maxlenratio": -10}]),
 }
-LENGTHS = {"asr": [16000, 23456, 40321, 9000], "s2t": [320000, 200001, 470000, 90000]}
+FAMILIES["owsm_ctc"] = (S2TCTCTask, owsm_list("<nolang>"), {
+    "token_type": "word", "normalize": "global_mvn", "encoder": "e_branchformer_ctc",
+    "frontend_conf": dict(COMMON["frontend_conf"], fs="16k"),
+    "encoder_conf": {"output_size": 16, "attention_heads": 2, "attention_layer_type": "selfattn", "pos_enc_layer_type": "abs_pos",
+                     "rel_pos_type": "latest", "cgmlp_linear_units": 32, "cgmlp_conv_kernel": 5, "use_ffn": True, "macaron_ffn": True,
+                     "merge_conv_kernel": 5, "linear_units": 24, "num_blocks": 3, "input_layer": "conv2d8", "use_flash_attn": False,
+                     "interctc_layer_idx": [1, 2], "interctc_use_conditioning": True, "use_cross_attention": [False, False, True]},
+    "promptencoder": "transformer",
+    "promptencoder_conf": {"output_size": 8, "attention_heads": 2, "linear_units": 12, "num_blocks": 2},
+    "model_conf": {"interctc_weight": 0.5, "ctc_asr_only": [True, True, False]},
+    "preprocessor": "s2t_ctc", "preprocessor_conf": {
+        "text_prev_name": "text_prev", "text_ctc_name": "text_ctc", "fs": 16000, "na_symbol": "<na>", "speech_length": 30,
+        "speech_init_silence": 1.0, "text_prev_apply_prob": 0.5, "lang_apply_prob": 0.5, "nolang_symbol": "<nolang>"}},
+    [{}, {"lang_sym": "<deu>", "task_sym": "<st_deu>"}, {"beam_size": 3, "maxlenratio": -12}])
+# Language models over LETTERS, and what is searched with them.
+LMS = {"lm_transformer": {"lm": "transformer", "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 24, "layer": 2, "pos_enc": "sinusoidal"}},
+       "lm_rnn": {"lm": "seq_rnn", "lm_conf": {"unit": 12, "nlayers": 2, "rnn_type": "lstm"}},
+       "lm_plain": {"lm": "transformer", "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 24, "layer": 1}},
+       "lm_gru": {"lm": "seq_rnn", "lm_conf": {"unit": 12, "nhid": 10, "nlayers": 1, "rnn_type": "gru"}}}
+LM_CASES = [("conformer", "lm_transformer", {"beam_size": 4, "ctc_weight": 0.3, "lm_weight": 0.6}),
+            ("conformer", "lm_rnn", {"beam_size": 3, "ctc_weight": 0.0, "lm_weight": 0.8}),
+            ("conformer", "lm_gru", {"beam_size": 3, "ctc_weight": 0.5, "lm_weight": 0.4}),
+            ("ctc", "lm_plain", {"beam_size": 3, "ctc_weight": 1.0, "lm_weight": 0.3}),
+            ("ctc", "lm_rnn", {"beam_size": 4, "ctc_weight": 0.5, "lm_weight": 0.5})]
+LENGTHS = {"asr": [16000, 23456, 40321, 9000] + [6000 + i * 3571 % 30000 for i in range(4, 32)],
+           "s2t": [320000, 200001, 470000, 90000] + [50000 + i * 73421 % 430000 for i in range(4, 32)]}
+# What the first four sounds are said to be when a model is adapted: text, text_prev, text_ctc.
+LESSONS = {"asr": [["TEn"], ["E"], ["y T"], ["nE"]],
+           "s2t": [["<eng> <asr> <0.00> one two <1.00>", "<na>", "one two"],
+                   ["<deu> <st_deu> <notimestamps> three", "four five six", "<na>"],
+                   ["<eng> <asr> <0.20> seven eight <1.40> <2.00> nine <29.80>", "one", "seven eight nine"],
+                   ["<eng> <asr> <notimestamps> two", "<na>", "two two"]]}
 
 
 def write_config(task, tokens, settings, exp):
     """config.yaml by ESPnet's own training program."""
-    name = "s2t" if task is S2TTask else "asr"
+    name = "asr" if task is ASRTask else "s2t"
     stats = Path("exp") / (name + "_stats_raw") / "train"
     lists = Path("data/token_list")
     for folder in (exp, stats, lists):
@@ -190,6 +223,43 @@ def old_names(state):
             for k, v in state.items()}
 
 
+def lesson_batch(task, args):
+    """The first four sounds as one batch, by ESPnet's own preprocessor."""
+    name = "s2t" if task is S2TTask else "asr"
+    prepare = task.build_preprocess_fn(args, train=False)
+    samples = []
+    for i, texts in enumerate(LESSONS[name]):
+        data = {"speech": sound(i + 1, LENGTHS[name][i]), "text": texts[0]}
+        if name == "s2t":  # the first token is always dropped, as sentencepiece makes one of nothing there
+            data.update(text="one " + texts[0], text_prev=texts[1], text_ctc=texts[2])
+        data = prepare(str(i), data)
+        data["speech"] = data["speech"].reshape(-1)  # S2T makes a channel of it
+        samples.append((str(i), data))
+    return task.build_collate_fn(args, train=True)(samples)[1]
+
+
+def lesson(task, exp, weights):
+    """Loss of one step of plain gradient descent, and of the model afterwards."""
+    model, args = task.build_model_from_file(str(exp / "config.yaml"), str(weights), "cpu")
+    batch = lesson_batch(task, args)
+    model.specaug = model.error_calculator = None
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    copy = lambda: {k: v.clone() for k, v in batch.items()}
+    model.train()
+    loss, _, _ = model(**copy())
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.002 * p.grad if p.grad is not None else 0.0
+    model.eval()
+    with torch.no_grad():
+        after, stats, _ = model(**copy())
+    return {"step": float(loss), "after": float(after), "stats": {k: float(v) for k, v in stats.items() if v is not None and k.startswith("loss")},
+            "texts": LESSONS["s2t" if task is S2TTask else "asr"]}
+
+
 def asr_cases(folder, files, cases):
     out = []
     for case in cases:
@@ -210,13 +280,63 @@ def s2t_cases(folder, files, cases):
         results = [recognise(sound(i + 1, count))[0] for i, count in enumerate(LENGTHS["s2t"])]
         out.append({"options": case, "text": [r[3] for r in results], "full": [r[0] for r in results], "score": [float(r[4].score) for r in results]})
     recognise = s2t_inference.Speech2Text(**files, beam_size=1, maxlenratio=-8)
-    before = [recognise(sound(i + 1, count), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"])]
+    before = [recognise(sound(i + 1, count), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"][:4])]
     recognise = s2t_inference.Speech2Text(**files, beam_size=2, maxlenratio=-12)
     long_sound = sound(5, 16000 * 75)
     guess = s2t_inference_language.Speech2Language(**files, nbest=2)
     return {"cases": out, "text_prev": before, "long": recognise.decode_long(long_sound),
             "long_conditioned": recognise.decode_long(long_sound, condition_on_prev_text=True, init_text="six"),
-            "languages": [guess(sound(i + 1, count)) for i, count in enumerate(LENGTHS["s2t"])]}
+            "languages": [guess(sound(i + 1, count)) for i, count in enumerate(LENGTHS["s2t"][:4])]}
+
+
+def s2t_ctc_cases(folder, files, cases):
+    window = lambda samples: np.pad(samples, (0, 480000 - len(samples)))
+    out = []
+    for case in cases:
+        greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files, **case)
+        if "beam_size" in case:
+            greedy = s2t_inference_ctc.Speech2Text(**files, **case)
+        results = [greedy(window(sound(i + 1, count)))[0] for i, count in enumerate(LENGTHS["s2t"])]
+        out.append({"options": case, "text": [r[3] for r in results], "full": [r[0] for r in results]})
+    greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files)
+    return {"cases": out, "text_prev": [greedy(window(sound(i + 1, count)), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"][:4])],
+            "long": greedy.decode_long_batched_buffered(sound(5, 16000 * 75), batch_size=2, context_len_in_secs=4)}
+
+
+def make_lm(out, name):
+    root = out / name
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    home = os.getcwd()
+    os.chdir(root)
+    Path("tokens.txt").write_text("\n".join(LETTERS) + "\n", encoding="utf-8")
+    Path("train.yaml").write_text(yaml.safe_dump(dict(LMS[name], token_list="tokens.txt", token_type="char", output_dir=".", dry_run=True, ngpu=0)))
+    LMTask.main(cmd=["--config", "train.yaml"])
+    os.remove("train.yaml"), os.remove("tokens.txt")
+    model, _ = LMTask.build_model_from_file("config.yaml", None, "cpu")
+    torch.manual_seed(5)
+    for key, p in model.named_parameters():
+        p.data = torch.randn_like(p) * (0.7 if p.dim() > 1 else 0.1) + (1.0 if "norm" in key and key.endswith("weight") else 0.0)
+    torch.save(model.state_dict(), "valid.loss.ave.pth")
+    os.chdir(home)
+
+
+def lm_cases(out):
+    """Of folders made before: conformer and ctc."""
+    cases = []
+    for family, lm, options in LM_CASES:
+        home = os.getcwd()
+        os.chdir(out / family)
+        exp = Path("exp/asr_train_raw")
+        state = torch.load(exp / "valid.acc.ave_10best.pth")
+        torch.save({k.replace(".embed.out.0.", ".embed.out."): v for k, v in state.items()}, "modern.pth")
+        recognise = asr_inference.Speech2Text(str(exp / "config.yaml"), "modern.pth", lm_train_config=str(out / lm / "config.yaml"),
+                                              lm_file=str(out / lm / "valid.loss.ave.pth"), maxlenratio=-10, nbest=2, **options)
+        os.remove("modern.pth")
+        os.chdir(home)
+        found = [recognise(sound(i + 1, count))[0] for i, count in enumerate(LENGTHS["asr"])]
+        cases.append({"family": family, "lm": lm, "options": options, "text": [f[0] for f in found], "score": [float(f[3].score) for f in found]})
+    (out / "lm.json").write_text(json.dumps({"cases": cases}, indent=1, ensure_ascii=False) + "\n")
 
 
 def make(out, family):
@@ -226,7 +346,7 @@ def make(out, family):
     root.mkdir(parents=True)
     home = os.getcwd()
     os.chdir(root)
-    name = "s2t" if task is S2TTask else "asr"
+    name = "asr" if task is ASRTask else "s2t"
     exp = Path("exp") / (name + "_train_raw")
     write_config(task, tokens, settings, exp)
     model, _ = task.build_model_from_file(str(exp / "config.yaml"), None, "cpu")
@@ -234,7 +354,9 @@ def make(out, family):
     weights = exp / "valid.acc.ave_10best.pth"
     torch.save(model.state_dict(), weights)
     files = {name + "_train_config": str(exp / "config.yaml"), name + "_model_file": str(weights)}
-    expected = (s2t_cases if task is S2TTask else asr_cases)(root, files, cases)
+    expected = {S2TTask: s2t_cases, S2TCTCTask: s2t_ctc_cases, ASRTask: asr_cases}[task](root, files, cases)
+    if family not in ("transducer", "owsm_ctc"):  # the former needs a package of its own, the latter is not trained here
+        expected["lesson"] = lesson(task, exp, weights)
     if family == "conformer":  # a file of 2023 has the old names
         torch.save(old_names(model.state_dict()), weights)
     (exp / "RESULTS.md").write_text("# RESULTS\n")
@@ -251,5 +373,10 @@ def make(out, family):
 
 if __name__ == "__main__":
     out = Path(sys.argv[1]).absolute()
-    for family in sys.argv[2:] or FAMILIES:
-        make(out, family)
+    for family in sys.argv[2:] or [*FAMILIES, "lm"]:
+        if family == "lm":
+            for name in LMS:
+                make_lm(out, name)
+            lm_cases(out)
+        else:
+            make(out, family)

@@ -56,27 +56,6 @@ void each_path(const Matrix& m, const Visit& visit) {
   }
 }
 
-TEST(CtcPrefixBeam, WideBeamFindsTheBestSequencesOfAll) {
-  Random rng({1});
-  for (int round = 0; round < 30; ++round) {
-    const Matrix m = random_matrix(rng, 1 + rng.below(6), 2 + rng.below(3), 1.5);
-    std::map<std::vector<int>, double> sums;
-    each_path(m, [&](const std::vector<int>& path, double score) {
-      sums[collapse(path)] += std::exp(score);
-    });
-    const auto nbest = ctc_prefix_beam_search(m.view(), {.beam_size = 5000, .nbest = 5000});
-    ASSERT_EQ(nbest.size(), sums.size());
-    double previous = 0.1;
-    for (const CtcHypothesis& h : nbest) {
-      ASSERT_TRUE(sums.count(h.tokens));
-      EXPECT_NEAR(h.score, std::log(sums[h.tokens]), 1e-6);
-      EXPECT_LE(h.score, previous);
-      previous = h.score;
-      EXPECT_EQ(h.times.size(), h.tokens.size());
-    }
-  }
-}
-
 TEST(CtcAlign, IsTheBestPathOfTheTokens) {
   Random rng({2});
   for (int round = 0; round < 60; ++round) {
@@ -125,16 +104,6 @@ TEST(CtcGreedy, JoinsRepeatsAndKnowsWhen) {
   EXPECT_NEAR(h.score, -0.7, 1e-6);
   EXPECT_NEAR(h.times[0].log_prob, -0.1, 1e-6);
   EXPECT_THAT(ctc_greedy({nullptr, 0, 3}).tokens, IsEmpty());
-  EXPECT_THAT(ctc_prefix_beam_search({nullptr, 0, 3})[0].tokens, IsEmpty());
-}
-
-TEST(CtcPrefixBeam, PeakyInputAgreesWithGreedy) {
-  Random rng({4});
-  for (int round = 0; round < 20; ++round) {
-    const Matrix m = random_matrix(rng, 50, 30, 12);
-    EXPECT_EQ(ctc_prefix_beam_search(m.view(), {.beam_size = 8})[0].tokens,
-              ctc_greedy(m.view()).tokens);
-  }
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ class ManifestDataset final : public Dataset {
     Sample sample;
     sample.uid = entry.uid;
     sample.text = entry.text;
+    sample.text_prev = entry.text_prev;
+    sample.text_ctc = entry.text_ctc;
     sample.speaker = entry.speaker;
     if (entry.audio.empty()) return sample;
     if (entry.audio.back() == '|')

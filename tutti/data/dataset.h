@@ -31,6 +31,7 @@ struct Sample {
   int sample_rate = 0;           // Hz; of features: values per second, at kFeatureFrameRate
   std::int64_t feature_dim = 0;  // 0: speech holds samples
   std::string text;              // as written
+  std::string text_prev, text_ctc;  // of speech-to-text data; empty elsewhere
   std::string speaker;
   std::vector<std::int64_t> tokens;    // filled by the tokenizer step
   std::map<std::string, Array> extra;  // further fields to collate, first dimension may vary

@@ -16,6 +16,8 @@ ManifestEntry Manifest::entry(std::size_t i) const noexcept {
   entry.audio = audio_[i];
   entry.text = text_[i];
   entry.speaker = speaker_[i];
+  if (text_prev_.size() > 0) entry.text_prev = text_prev_[i];
+  if (text_ctc_.size() > 0) entry.text_ctc = text_ctc_[i];
   if (!begin_s_.empty()) {
     entry.begin_s = begin_s_[i];
     entry.end_s = end_s_[i];
@@ -32,6 +34,10 @@ void ManifestWriter::add(const ManifestEntry& entry) {
   m.audio_.add(entry.audio);
   m.text_.add(entry.text);
   m.speaker_.add(entry.speaker);
+  m.text_prev_.add(entry.text_prev);
+  m.text_ctc_.add(entry.text_ctc);
+  any_prev_ |= !entry.text_prev.empty();
+  any_ctc_ |= !entry.text_ctc.empty();
   m.begin_s_.push_back(entry.begin_s);
   m.end_s_.push_back(entry.end_s);
   any_segment_ |= entry.begin_s != 0 || entry.end_s >= 0;
@@ -50,6 +56,8 @@ Manifest ManifestWriter::finish() && {
     manifest_.begin_s_ = {};
     manifest_.end_s_ = {};
   }
+  if (!any_prev_) manifest_.text_prev_ = {};
+  if (!any_ctc_) manifest_.text_ctc_ = {};
   std::size_t duplicate = TextIndex::kMissing;
   manifest_.index_ = TextIndex(manifest_.uid_, &duplicate);
   if (duplicate != TextIndex::kMissing)
@@ -129,8 +137,10 @@ Manifest read_kaldi_manifest(const KaldiFiles& files) {
   const TextColumn& ids = files.segments.empty() ? recordings : uids;
   const fs::path& main_file = files.segments.empty() ? files.wav_scp : files.segments;
   const TextIndex id_index(ids);
-  SideTable text, speaker, counts;
+  SideTable text, text_prev, text_ctc, speaker, counts;
   read_side(text, files.text, ids, id_index, main_file);
+  read_side(text_prev, files.text_prev, ids, id_index, main_file);
+  read_side(text_ctc, files.text_ctc, ids, id_index, main_file);
   read_side(speaker, files.utt2spk, ids, id_index, main_file);
   read_side(counts, files.utt2num_samples, ids, id_index, main_file);
 
@@ -149,6 +159,8 @@ Manifest read_kaldi_manifest(const KaldiFiles& files) {
     }
     entry.audio = paths[recording];
     if (!text.values.empty()) entry.text = text.values[i];
+    if (!text_prev.values.empty()) entry.text_prev = text_prev.values[i];
+    if (!text_ctc.values.empty()) entry.text_ctc = text_ctc.values[i];
     if (!speaker.values.empty()) entry.speaker = speaker.values[i];
     if (!counts.values.empty())
       entry.num_samples = parse_count(

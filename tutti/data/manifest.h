@@ -24,6 +24,8 @@ struct ManifestEntry {
   std::string_view audio;  // path; empty: a text-only entry
   std::string_view text;
   std::string_view speaker;
+  std::string_view text_prev;  // what was said before; speech-to-text models are told
+  std::string_view text_ctc;   // what CTC learns, where that is not `text`
   double begin_s = 0;
   double end_s = -1;              // -1: to the end of the file
   int channel = -1;               // -1: the only one, or the dataset's choice
@@ -47,6 +49,7 @@ class Manifest {
  private:
   friend class ManifestWriter;
   TextColumn uid_, audio_, text_, speaker_;
+  TextColumn text_prev_, text_ctc_;      // empty when no entry has one
   std::vector<double> begin_s_, end_s_;  // empty when no entry is a segment
   std::vector<std::int16_t> channel_;
   std::vector<std::uint64_t> num_samples_;
@@ -72,11 +75,14 @@ class ManifestWriter {
   Manifest manifest_;
   std::string root_;  // ends in a slash, or is empty
   bool any_segment_ = false;
+  bool any_prev_ = false, any_ctc_ = false;
 };
 
 struct KaldiFiles {
   std::filesystem::path wav_scp;    // required
   std::filesystem::path text = {};  // optional from here
+  std::filesystem::path text_prev = {};
+  std::filesystem::path text_ctc = {};
   std::filesystem::path utt2spk = {};
   std::filesystem::path segments = {};
   std::filesystem::path utt2num_samples = {};
@@ -88,9 +94,9 @@ struct KaldiFiles {
 Manifest read_kaldi_manifest(const KaldiFiles& files);
 
 // One JSON object per line: `id` (or uid, utt_id, key), `audio` (or audio_path, audio_filepath,
-// wav, path), and optionally `text`, `speaker`, `begin` (or start, offset), `end` or `duration`,
-// `channel`, `num_samples`. Other keys are ignored. Relative audio paths start at `root`, or at the
-// manifest's own folder.
+// wav, path), and optionally `text`, `text_prev`, `text_ctc`, `speaker`, `begin` (or start, offset),
+// `end` or `duration`, `channel`, `num_samples`. Other keys are ignored. Relative audio paths start at
+// `root`, or at the manifest's own folder.
 Manifest read_jsonl_manifest(const std::filesystem::path& file,
                              const std::filesystem::path& root = {});
 // The same names in a header line, values separated by tabs.

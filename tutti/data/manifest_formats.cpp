@@ -19,6 +19,8 @@ enum class Field {
   kId,
   kAudio,
   kText,
+  kTextPrev,
+  kTextCtc,
   kSpeaker,
   kBegin,
   kEnd,
@@ -43,6 +45,8 @@ Field field_of(std::string_view name) {
                                         Name{"wav", Field::kAudio},
                                         Name{"path", Field::kAudio},
                                         Name{"text", Field::kText},
+                                        Name{"text_prev", Field::kTextPrev},
+                                        Name{"text_ctc", Field::kTextCtc},
                                         Name{"speaker", Field::kSpeaker},
                                         Name{"begin", Field::kBegin},
                                         Name{"start", Field::kBegin},
@@ -58,7 +62,7 @@ Field field_of(std::string_view name) {
 
 // The strings of one entry while it is read; ManifestEntry only points.
 struct Draft {
-  std::string uid, audio, text, speaker;
+  std::string uid, audio, text, text_prev, text_ctc, speaker;
   double begin_s = 0, end_s = -1, duration_s = -1;
   int channel = -1;
   std::uint64_t num_samples = 0;
@@ -89,6 +93,8 @@ void add(ManifestWriter& writer, Draft& draft, const std::string& where, const f
               .audio = audio,
               .text = draft.text,
               .speaker = draft.speaker,
+              .text_prev = draft.text_prev,
+              .text_ctc = draft.text_ctc,
               .begin_s = draft.begin_s,
               .end_s = draft.end_s,
               .channel = draft.channel,
@@ -118,6 +124,12 @@ void take(Draft& draft, Field field, const String& string, const Number& number,
       break;
     case Field::kText:
       draft.text = string();
+      break;
+    case Field::kTextPrev:
+      draft.text_prev = string();
+      break;
+    case Field::kTextCtc:
+      draft.text_ctc = string();
       break;
     case Field::kSpeaker:
       draft.speaker = string();

@@ -69,6 +69,11 @@ PackReport pack(const Manifest& manifest, const PackSettings& settings) {
   if (settings.encoding != "keep" && settings.encoding != "wav" && settings.encoding != "flac")
     throw ConfigError(
         fmt::format("encoding: got '{}', expected keep, wav or flac", settings.encoding));
+  for (std::size_t i = 0; i < manifest.size(); ++i)
+    if (const ManifestEntry entry = manifest.entry(i);
+        !entry.text_prev.empty() || !entry.text_ctc.empty())
+      throw DataError(manifest.where(i) + ": an archive has no place for text_prev and text_ctc",
+                      "train from the manifest itself");
   PackReport report;
   ArchiveWriter writer(settings.output);
   const auto threads = static_cast<std::size_t>(std::max(1, settings.num_threads));

@@ -39,7 +39,8 @@ AudioOptions audio_options(const Node& args, int sample_rate, const std::string&
 }
 
 struct KaldiKeys {
-  std::string wav_scp, feats_scp, text, utt2spk, segments, utt2num_samples, root;
+  std::string wav_scp, feats_scp, text, text_prev, text_ctc, utt2spk, segments, utt2num_samples,
+      root;
   int sample_rate = 0;
   std::string channel = "first";
 };
@@ -57,6 +58,8 @@ Schema<KaldiKeys> kaldi_schema() {
       found.add(node["segments"], "features cannot be cut into segments", "remove it");
   });
   s.field("text", &K::text, "transcripts");
+  s.field("text_prev", &K::text_prev, "what was said before (task s2t); <na>: not known");
+  s.field("text_ctc", &K::text_ctc, "what CTC learns (task s2t); <na>: not known");
   s.field("utt2spk", &K::utt2spk, "speakers");
   s.field("segments", &K::segments, "parts of recordings");
   s.field("utt2num_samples", &K::utt2num_samples, "lengths");
@@ -71,6 +74,8 @@ std::shared_ptr<const Dataset> open_kaldi(const Node& args, Problems& problems) 
   if (!problems.empty()) return nullptr;
   return open_manifest(read_kaldi_manifest({.wav_scp = k.wav_scp.empty() ? k.feats_scp : k.wav_scp,
                                             .text = k.text,
+                                            .text_prev = k.text_prev,
+                                            .text_ctc = k.text_ctc,
                                             .utt2spk = k.utt2spk,
                                             .segments = k.segments,
                                             .utt2num_samples = k.utt2num_samples,

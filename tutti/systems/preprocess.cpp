@@ -3,7 +3,9 @@
 #include "tutti/core/error.h"
 #include "tutti/data/preprocess.h"
 #include "tutti/speech/text/cleaners.h"
+#include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocessor_settings.h"
+#include "tutti/systems/s2t_preprocess.h"
 
 namespace tutti::systems {
 using config::Node;
@@ -66,10 +68,20 @@ data::Prepare make_prepare(const Node& training, bool is_training, std::uint64_t
   if (is_training && !settings.noise_scp.empty())
     parts.noises = open_recordings(settings.noise_scp);
   if (is_training && !settings.rir_scp.empty()) parts.rirs = open_recordings(settings.rir_scp);
-  const auto preprocessor = std::make_shared<const data::Preprocessor>(
-      settings, std::move(parts), seed, is_training ? data::Mode::kTrain : data::Mode::kEval);
-  return
-      [preprocessor](data::Sample& sample, std::uint64_t epoch) { (*preprocessor)(sample, epoch); };
+  const data::Mode mode = is_training ? data::Mode::kTrain : data::Mode::kEval;
+  std::shared_ptr<const S2tPreprocessor> prompts;
+  if (is_s2t(training)) {
+    const Node weight = training["model"]["model_conf"]["ctc_weight"];
+    prompts = std::make_shared<const S2tPreprocessor>(
+        settings, owsm_symbols(training), codec->tokens(), std::exchange(parts.tokenize, {}),
+        weight.value_or(0.5) > 0, seed, mode);
+  }
+  const auto preprocessor =
+      std::make_shared<const data::Preprocessor>(settings, std::move(parts), seed, mode);
+  return [preprocessor, prompts](data::Sample& sample, std::uint64_t epoch) {
+    (*preprocessor)(sample, epoch);
+    if (prompts) (*prompts)(sample, epoch);
+  };
 }
 
 std::function<void(data::Sample&)> make_inference_prepare(const Node& training) {
@@ -82,13 +94,15 @@ std::function<void(data::Sample&)> make_inference_prepare(const Node& training) 
 
 Json decisive_preprocessing(const Node& training) {
   const Node block = training["dataset"]["preprocessor"];
-  const data::PreprocessSettings settings = settings_of(block);
-  return {{"token_type", config::to_json(block["token_type"])},
-          {"text_cleaner", config::to_json(block["text_cleaner"])},
-          {"volume_normalize", settings.volume_normalize},
-          {"pad_samples", settings.pad_samples},
-          {"min_samples", settings.min_samples},
-          {"max_samples", settings.max_samples}};
+  const PreprocessorSettings settings = settings_of(block);
+  Json out = {{"token_type", config::to_json(block["token_type"])},
+              {"text_cleaner", config::to_json(block["text_cleaner"])},
+              {"volume_normalize", settings.volume_normalize},
+              {"pad_samples", settings.pad_samples},
+              {"min_samples", settings.min_samples},
+              {"max_samples", settings.max_samples}};
+  if (is_s2t(training)) out["speech_length"] = settings.speech_length;
+  return out;
 }
 
 }  // namespace tutti::systems

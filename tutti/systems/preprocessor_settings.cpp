@@ -12,6 +12,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/text/cleaners.h"
+#include "tutti/systems/models/task_settings.h"
 
 namespace tutti::systems {
 namespace {
@@ -22,8 +23,8 @@ using config::Schema;
 using S = PreprocessorSettings;
 
 // A member of the base as one of the derived struct: schemas take only those.
-template <class F>
-F S::*own(F data::PreprocessSettings::*member) {
+template <class F, class Base>
+F S::*own(F Base::*member) {
   return member;
 }
 
@@ -142,6 +143,32 @@ void add_text(Schema<S>& s) {
   s.field("delimiter", &S::delimiter, "between words of a text (word); empty: white space");
 }
 
+// Keys of ESPnet's S2TPreprocessor; another task has no use for them.
+constexpr const char* kS2tKeys[] = {
+    "na_symbol",           "notime_symbol",   "first_time_symbol",
+    "last_time_symbol",    "speech_length",   "speech_resolution",
+    "speech_init_silence", "time_apply_prob", "text_prev_apply_prob"};
+
+void add_s2t(Schema<S>& s) {
+  using P = S2tSettings;
+  s.field("na_symbol", own(&P::na_symbol), "task s2t: the token of a text that is not known");
+  s.field("notime_symbol", own(&P::notime_symbol), "task s2t: the token of a text without times");
+  s.field("first_time_symbol", own(&P::first_time_symbol), "task s2t: the token of time 0");
+  s.field("last_time_symbol", own(&P::last_time_symbol), "task s2t: the token of the last time");
+  s.field("speech_length", own(&P::speech_length), "task s2t: every utterance is brought to this",
+          {.min = 0.1, .unit = "s"});
+  s.field("speech_resolution", own(&P::speech_resolution), "task s2t: between two time tokens",
+          {.min = 0.001, .unit = "s"});
+  s.field("speech_init_silence", own(&P::speech_init_silence),
+          "task s2t: the most silence put before speech in training", {.min = 0, .unit = "s"});
+  s.field("text_prev_apply_prob", own(&P::text_prev_apply_prob),
+          "task s2t: part of the utterances that are told the text before", {.min = 0, .max = 1});
+  s.field("time_apply_prob", own(&P::time_apply_prob),
+          "task s2t: part of the utterances that keep their time tokens", {.min = 0, .max = 1});
+  s.refused("text_prev_name", {"text_prev"}, "the text before is always `text_prev` here");
+  s.refused("text_ctc_name", {"text_ctc"}, "the text of CTC is always `text_ctc` here");
+}
+
 void add_refused(Schema<S>& s) {
   s.refused("g2p_type", {"none"},
             "phonemes are made outside: write them into the texts, with token_type: word");
@@ -162,6 +189,7 @@ Schema<S> preprocessor_schema() {
   Schema<S> s("common_preprocessor", "Makes tokens of text; augments speech in training only.");
   add_text(s);
   add_speech(s);
+  add_s2t(s);
   s.field("train", &S::train, "accepted: training data is augmented, other data never");
   s.field("fs", &S::fs, "accepted: model.frontend_conf.fs decides", {.min = 0, .unit = "Hz"});
   add_refused(s);
@@ -207,6 +235,11 @@ TextSettings read_text_settings(const Node& training, Problems& problems) {
   TextSettings out;
   const Node block = training["dataset"]["preprocessor"];
   out.preprocessor = read_preprocessor(block, problems);
+  if (!is_s2t(training))
+    for (const char* key : kS2tKeys)
+      if (block.is_map() && block[key].defined())
+        problems.add(block[key], "only a model of task s2t (OWSM) has a use for it",
+                     "remove it, or set task: espnet2.tasks.s2t.S2TTask");
   out.token_list = !out.preprocessor.token_list.is_null() ? out.preprocessor.token_list
                                                           : training["model"]["token_list"];
   const Node tokenizer = training["tokenizer"];

@@ -10,8 +10,19 @@
 
 namespace tutti::systems {
 
+// What S2TTask (OWSM) adds: names of its marks, its window, and how often it hears what.
+struct S2tSettings {
+  std::string na_symbol = "<na>", notime_symbol = "<notimestamps>";
+  std::string first_time_symbol = "<0.00>", last_time_symbol = "<30.00>";
+  double speech_length = 30;         // seconds that the model hears
+  double speech_resolution = 0.02;   // seconds between two time tokens
+  double speech_init_silence = 1.0;  // seconds, the most silence put before speech in training
+  double text_prev_apply_prob = 0.5;
+  double time_apply_prob = 0.5;
+};
+
 // The block under ESPnet's names; data::PreprocessSettings has what becomes of speech.
-struct PreprocessorSettings : data::PreprocessSettings {
+struct PreprocessorSettings : data::PreprocessSettings, S2tSettings {
   // ---- text
   std::optional<std::string> token_type;  // bpe, char, word; null: the tokenizer's kind
   config::Node token_list;                // a file or a list; null: the model's

@@ -9,9 +9,11 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/loading/state_dict.h"
 #include "tutti/speech/models/asr_model.h"
+#include "tutti/speech/models/language_model.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/models/model_source.h"
@@ -39,9 +41,36 @@ speech::Speech2TextOptions read_search(const config::Node& model) {
   return options;
 }
 
+// The language model named beside a recogniser, or that came with it; null when it weighs nothing.
+speech::LanguageModel load_language_model(const speech::ModelFolder& source,
+                                          const speech::AsrSettings& asr,
+                                          const speech::Speech2TextOptions& options) {
+  const double weight = options.lm_weight.value_or(options.lang_sym.empty() ? 1.0 : 0.0);
+  if (source.lm_weights.empty() || weight == 0) return nullptr;
+  for (const fs::path& file : {source.lm_weights, source.lm_config})
+    if (!fs::exists(file))
+      throw DataError(fmt::format("language model: {}: no such file", file.string()),
+                      "check lm_file and lm_train_config, or set lm_weight: 0");
+  const std::string name = source.lm_config.string();
+  config::Problems problems;
+  const auto settings =
+      speech::read_lm_settings(config::parse_yaml(read_file(source.lm_config), name), problems);
+  problems.throw_if_any();
+  if (settings.token_list != asr.token_list)
+    throw DataError(fmt::format("{}: {} tokens, which are not the {} of the recogniser in the same "
+                                "order",
+                                name, settings.token_list.size(), asr.token_list.size()),
+                    "a language model must be trained with the recogniser's token list");
+  auto lm = speech::make_language_model(speech::Build{.initialise = false}, settings);
+  speech::load_published_weights(*lm, read_weights(source.lm_weights), source.lm_weights.string());
+  log::info("language model {} with weight {}", source.lm_weights.string(), weight);
+  return lm;
+}
+
 // `training` is a resolved training config of ours, or what became of ESPnet's (model_source.h).
-Recognizer build(const config::Node& training, const fs::path& weights,
+Recognizer build(const config::Node& training, const speech::ModelFolder& source,
                  speech::Speech2TextOptions options, const config::Node& asked) {
+  const fs::path& weights = source.weights;
   config::Problems problems;
   const speech::AsrSettings asr = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
@@ -50,7 +79,8 @@ Recognizer build(const config::Node& training, const fs::path& weights,
   speech::load_published_weights(*network, read_weights(weights), weights.string());
   Recognizer out;
   out.sample_rate = asr.frontend.fs;
-  out.speech2text = std::make_shared<speech::Speech2Text>(network, make_codec(training), options);
+  out.speech2text = std::make_shared<speech::Speech2Text>(
+      network, make_codec(training), options, load_language_model(source, asr, options));
   out.prepare = make_inference_prepare(training);
   return out;
 }
@@ -60,8 +90,9 @@ Recognizer build(const config::Node& training, const fs::path& weights,
 Recognizer load_recognizer(const config::Node& model, std::size_t batch_size) {
   auto options = read_search(model);
   options.batch_size = batch_size;
-  const speech::ModelFolder source = named_model(options);
-  return build(read_model_config(source), find_weights(source.weights), options, model);
+  speech::ModelFolder source = named_model(options);
+  source.weights = find_weights(source.weights);
+  return build(read_model_config(source), source, options, model);
 }
 
 Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& options,
@@ -74,7 +105,7 @@ Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& op
     else if (options["batch_size"].is_null())
       published.batch_size = kFilesTogether;
     const speech::ModelFolder source = named_model(published);
-    return build(read_model_config(source), source.weights, published, options);
+    return build(read_model_config(source), source, published, options);
   }
   Json training = config::to_json(
       config::parse_yaml(read_file(folder / kPackedConfig), (folder / kPackedConfig).string()));
@@ -92,8 +123,10 @@ Recognizer load_packed_recognizer(const fs::path& folder, const config::Node& op
   if (!model.contains("batch_size")) model["batch_size"] = kFilesTogether;
   auto merged = read_search(config::from_json(model));
   if (batch_size > 0) merged.batch_size = batch_size;
-  return build(config::from_json(training), folder / kPackedWeights, merged,
-               config::from_json(model));
+  speech::ModelFolder source;
+  source.weights = folder / kPackedWeights;
+  name_language_model(merged, source);
+  return build(config::from_json(training), source, merged, config::from_json(model));
 }
 
 Fingerprint recognizer_inputs(const config::Node& model) {
@@ -102,11 +135,15 @@ Fingerprint recognizer_inputs(const config::Node& model) {
   Json search = config::to_json(model);
   for (const char* key :
        {"asr_train_config", "asr_model_file", "s2t_train_config", "s2t_model_file", "model_tag",
-        "bpemodel", "device", "batch_size", "batch_seconds"})
+        "lm_train_config", "lm_file", "bpemodel", "device", "batch_size", "batch_seconds"})
     search.erase(key);  // by content, below; or where, not what
   inputs.add("model", search);
   const speech::ModelFolder source = named_model(options);
   inputs.add_file("asr_model_file", find_weights(source.weights));
+  if (!source.lm_weights.empty()) {
+    inputs.add_file("lm_train_config", source.lm_config);
+    inputs.add_file("lm_file", source.lm_weights);
+  }
   const config::Node training = read_model_config(source);
   const Places places = places_of(training);
   inputs.add("trained.model", config::to_json(training["model"]), places);

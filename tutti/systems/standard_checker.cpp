@@ -224,7 +224,6 @@ void check_training(const Node& root, Problems& problems) {
   read_text_settings(root, problems);
   if (is_torchscript(root["model"])) check_sync_batchnorm(root, nullptr, problems);
   if (!is_recogniser(root)) return;
-  check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});
   check_statistics(root, model, own);
@@ -239,7 +238,8 @@ void check_training(const Node& root, Problems& problems) {
 config::FileChecker standard_checker() {
   config::FileChecker checker;
   checker.catalogue().add("preprocessor", preprocessor_schema(),
-                          {"espnet2.train.preprocessor.CommonPreprocessor"});
+                          {"espnet2.train.preprocessor.CommonPreprocessor",
+                           "espnet2.train.preprocessor.S2TPreprocessor"});
   checker.block("parallel", [](const Node& block, Problems& problems) {
     parallel::parse_parallel(block, problems);
   });

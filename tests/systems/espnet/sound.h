@@ -21,10 +21,13 @@ inline std::vector<float> test_sound(std::int64_t seed, std::size_t count) {
   return out;
 }
 
-inline std::vector<std::vector<float>> test_sounds(std::string_view task) {
-  const std::vector<std::size_t> lengths =
-      task == "s2t" ? std::vector<std::size_t>{320000, 200001, 470000, 90000}
-                    : std::vector<std::size_t>{16000, 23456, 40321, 9000};
+inline std::vector<std::vector<float>> test_sounds(std::string_view task, std::size_t count = 4) {
+  const bool is_s2t = task == "s2t";
+  std::vector<std::size_t> lengths = is_s2t
+                                         ? std::vector<std::size_t>{320000, 200001, 470000, 90000}
+                                         : std::vector<std::size_t>{16000, 23456, 40321, 9000};
+  for (std::size_t i = 4; i < count; ++i)
+    lengths.push_back(is_s2t ? 50000 + i * 73421 % 430000 : 6000 + i * 3571 % 30000);
   std::vector<std::vector<float>> out;
   for (std::size_t i = 0; i < lengths.size(); ++i)
     out.push_back(test_sound(static_cast<std::int64_t>(i) + 1, lengths[i]));

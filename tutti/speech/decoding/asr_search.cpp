@@ -25,10 +25,27 @@ class DecoderScorer : public StepScorer {
   DecoderCache cache_;
 };
 
+class LmScorer : public StepScorer {
+ public:
+  LmScorer(LanguageModel lm, std::int64_t beam) : lm_(std::move(lm)), beam_(beam) {}
+  torch::Tensor step(const torch::Tensor& tokens) override { return lm_->step(tokens, state_); }
+  void reorder(const torch::Tensor& parents_N) override { state_.reorder(parents_N); }
+  void select_utterances(const torch::Tensor& utterances) override {
+    const torch::Tensor lanes = torch::arange(beam_, utterances.options());
+    state_.reorder((utterances.unsqueeze(1) * beam_ + lanes.unsqueeze(0)).flatten());
+  }
+
+ private:
+  LanguageModel lm_;
+  LmState state_;
+  std::int64_t beam_;
+};
+
 }  // namespace
 
-SearchModel search_model(const AsrModel& model) {
+SearchModel search_model(const AsrModel& model, const LanguageModel& lm) {
   SearchModel out;
+  if (lm) out.start_lm = [lm](std::int64_t beam) { return std::make_unique<LmScorer>(lm, beam); };
   out.vocab_size = model->settings().vocab_size;
   out.sos = model->settings().sos_id;
   out.eos = model->settings().eos_id;

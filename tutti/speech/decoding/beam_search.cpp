@@ -64,7 +64,9 @@ class Search {
     std::vector<std::int64_t> all(lengths.size());
     std::iota(all.begin(), all.end(), 0);
     active_ = std::make_shared<const std::vector<std::int64_t>>(std::move(all));
-    if (options.ctc_weight < 1) decoder_ = model.start_decoder(memory, lengths, beam_);
+    if (options.ctc_weight < 1 && model.start_decoder)
+      decoder_ = model.start_decoder(memory, lengths, beam_);
+    if (options.lm_weight != 0 && model.start_lm) lm_ = model.start_lm(beam_);
     if (options.ctc_weight > 0) {
       ctc_.emplace(model.ctc_log_probs(memory), lengths, beam_,
                    CtcPrefixScore::Settings{model.blank, model.eos, prompt_.back(),
@@ -100,6 +102,7 @@ class Search {
   struct Candidates {
     torch::Tensor tokens;   // (U, W, K)
     torch::Tensor decoder;  // (U, W, K) float64, undefined without a decoder
+    torch::Tensor lm;       // (U, W, K) float64, undefined without a language model
     torch::Tensor ctc;      // (U, W, K) float64, undefined without CTC
     torch::Tensor bias;     // (U, W, K) 0 or -inf, or undefined
   };
@@ -118,7 +121,7 @@ class Search {
   std::vector<std::int64_t> prompt_;
 
   std::shared_ptr<const std::vector<std::int64_t>> active_;
-  std::unique_ptr<StepScorer> decoder_;
+  std::unique_ptr<StepScorer> decoder_, lm_;
   std::optional<CtcPrefixScore> ctc_;
   std::optional<TimeFilter> times_;
   torch::Tensor tokens_;                             // (N) newest, or (N, L) the prompt
@@ -132,11 +135,18 @@ class Search {
 Search::Candidates Search::candidates() {
   const std::int64_t count = num_utterances();
   Candidates out;
-  if (!decoder_) {
+  const auto view = [&](const torch::Tensor& x) { return x.view({count, beam_, -1}); };
+  const auto all_tokens = [&] {
+    return torch::arange(model_.vocab_size, torch::dtype(torch::kInt64).device(device_))
+        .view({1, 1, -1})
+        .expand({count, beam_, -1});
+  };
+  // (N, V) each
+  const torch::Tensor by_lm = lm_ ? lm_->step(tokens_) : torch::Tensor();
+  if (!decoder_ && (!lm_ || options_.ctc_weight == 1)) {
     out.ctc = ctc_->score_all();
-    out.tokens = torch::arange(model_.vocab_size, torch::dtype(torch::kInt64).device(device_))
-                     .view({1, 1, -1})
-                     .expand({count, beam_, -1});
+    out.tokens = all_tokens();
+    if (lm_) out.lm = view(by_lm).to(torch::kFloat64);
     if (times_)
       out.bias = times_->bias()
                      .expand({count * beam_, -1})
@@ -144,32 +154,38 @@ Search::Candidates Search::candidates() {
                      .to(torch::kFloat64);
     return out;
   }
-  torch::Tensor log_probs = decoder_->step(tokens_);  // (N, V)
-  if (times_) log_probs = log_probs + times_->bias();
-  const std::int64_t vocab = log_probs.size(1);
-  const auto view = [&](const torch::Tensor& x) { return x.view({count, beam_, -1}); };
+  torch::Tensor by_decoder = decoder_ ? decoder_->step(tokens_) : torch::Tensor();
+  if (times_ && decoder_) by_decoder = by_decoder + times_->bias();
+  // What orders the tokens of a row; a factor that all have does not.
+  torch::Tensor order = by_decoder;
+  if (lm_) {
+    order = options_.lm_weight * by_lm;
+    if (decoder_) order = order + (1 - options_.ctc_weight) * by_decoder;
+  }
+  const std::int64_t vocab = order.size(1);
+  const auto take = [&](const torch::Tensor& ids) {
+    out.tokens = view(ids);
+    if (decoder_) out.decoder = view(by_decoder.gather(1, ids)).to(torch::kFloat64);
+    if (lm_) out.lm = view(by_lm.gather(1, ids)).to(torch::kFloat64);
+  };
   if (!ctc_) {
     // The best `beam` of all rows are among the best `beam` of each row.
-    const auto [values, ids] = log_probs.topk(std::min(beam_, vocab), 1);
-    out.decoder = view(values).to(torch::kFloat64);
-    out.tokens = view(ids);
+    take(std::get<1>(order.topk(std::min(beam_, vocab), 1)));
     return out;
   }
   const auto pre_beam =
       static_cast<std::int64_t>(options_.pre_beam_ratio * static_cast<double>(beam_));
   if (pre_beam >= vocab) {
-    out.decoder = view(log_probs).to(torch::kFloat64);
+    if (decoder_) out.decoder = view(by_decoder).to(torch::kFloat64);
+    if (lm_) out.lm = view(by_lm).to(torch::kFloat64);
     out.ctc = ctc_->score_all();
-    out.tokens =
-        torch::arange(vocab, tokens_.options()).view({1, 1, -1}).expand({count, beam_, -1});
+    out.tokens = all_tokens();
     return out;
   }
-  const auto [values, ids] = log_probs.topk(pre_beam, 1);
+  const auto [values, ids] = order.topk(pre_beam, 1);
   // <eos> is scored whether the decoder likes it or not.
   const torch::Tensor eos = torch::full({ids.size(0), 1}, model_.eos, ids.options());
-  out.tokens = view(torch::cat({ids, eos}, 1));
-  out.decoder =
-      view(torch::cat({values, log_probs.narrow(1, model_.eos, 1)}, 1)).to(torch::kFloat64);
+  take(torch::cat({ids, eos}, 1));
   const torch::Tensor twice = (ids == model_.eos).any(1, /*keepdim=*/true);
   const torch::Tensor eos_bias =
       torch::zeros_like(values.narrow(1, 0, 1)).masked_fill(twice, kDead);
@@ -198,6 +214,7 @@ void Search::step(std::int64_t i) {
   const std::int64_t width = c.tokens.size(2);
   torch::Tensor total = score_.unsqueeze(2).expand({-1, -1, width});
   if (c.decoder.defined()) total = total + (1 - options_.ctc_weight) * c.decoder;
+  if (c.lm.defined()) total = total + options_.lm_weight * c.lm;
   if (options_.penalty != 0) total = total + options_.penalty;
   if (c.ctc.defined()) total = total + options_.ctc_weight * (c.ctc - ctc_score_.unsqueeze(2));
   if (c.bias.defined()) total = total + c.bias;
@@ -225,9 +242,11 @@ void Search::step(std::int64_t i) {
 
   if (ctc_) ctc_->advance(parents, tokens);
   if (times_) times_->advance(parents, tokens);
-  if (decoder_) {
+  if (decoder_ || lm_) {
     const torch::Tensor first_row = torch::arange(count, parents.options()).unsqueeze(1) * beam_;
-    decoder_->reorder((first_row + parents).view({-1}));
+    const torch::Tensor rows = (first_row + parents).view({-1});
+    if (decoder_) decoder_->reorder(rows);
+    if (lm_) lm_->reorder(rows);
   }
   tokens_ = tokens.view({-1});
 }
@@ -254,6 +273,7 @@ bool Search::drop_finished() {
   if (ctc_) ctc_->select_utterances(index);
   if (times_) times_->select_utterances(index);
   if (decoder_) decoder_->select_utterances(index);
+  if (lm_) lm_->select_utterances(index);
   return true;
 }
 
@@ -344,7 +364,8 @@ BeamSearch::BeamSearch(SearchModel model, BeamSearchOptions options)
   if (options_.beam_size > model_.vocab_size)
     throw ConfigError(fmt::format("beam_size: got {}, expected at most the vocabulary's {}",
                                   options_.beam_size, model_.vocab_size));
-  if (options_.ctc_weight < 1 && !model_.start_decoder)
+  if (options_.ctc_weight < 1 && !model_.start_decoder &&
+      !(model_.start_lm && options_.lm_weight != 0))
     throw ConfigError(fmt::format("ctc_weight: got {}, but the model has no attention decoder",
                                   options_.ctc_weight),
                       "set ctc_weight: 1.0");

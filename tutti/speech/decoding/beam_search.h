@@ -13,8 +13,9 @@
 // any company.
 //
 // Semantics (espnet2's BatchBeamSearch): weights 1-c for the decoder, c for CTC prefix scores,
-// penalty per token; with 0 < c < 1 the decoder picks int(1.5 * beam) candidates per row and CTC
-// scores those and <eos>; c = 1 scores the whole vocabulary by CTC alone. Hypotheses that end leave
+// lm_weight for a language model, penalty per token; with 0 < c < 1 decoder and language model pick
+// int(1.5 * beam) candidates per row and CTC scores those and <eos>; c = 1 scores the whole vocabulary
+// by CTC. A model without a decoder is searched by CTC, and by the language model if there is one. Hypotheses that end leave
 // the beam, which shrinks. The search stops when no row is left, at the length limit (where <eos>
 // is forced without its score), or, when maxlenratio is 0, once the best that ended at each of
 // three successive lengths is 10 nats below the best.
@@ -52,6 +53,8 @@ struct SearchModel {
                                             std::int64_t beam)>
       start_decoder;
   std::function<torch::Tensor(const torch::Tensor& memory_UTD)> ctc_log_probs;  // (U, T, V) float32
+  // A language model over the same tokens, or none.
+  std::function<std::unique_ptr<StepScorer>(std::int64_t beam)> start_lm = {};
   std::int64_t vocab_size = 0;
   std::int64_t sos = 0;
   std::int64_t eos = 0;
@@ -61,6 +64,7 @@ struct SearchModel {
 struct BeamSearchOptions {
   std::int64_t beam_size = 20;
   double ctc_weight = 0.5;   // [0, 1]
+  double lm_weight = 0.0;    // 0: the language model is not asked
   double penalty = 0.0;      // added per token, <eos> included
   double maxlenratio = 0.0;  // x frames; 0: frames, with end detection; < 0: that many tokens
   double minlenratio = 0.0;  // x frames; < 0: that many tokens. Lowered by 0.1 when nothing ends

@@ -1,10 +1,9 @@
-// CTC decoding on the CPU over a plain matrix of log-probabilities: greedy, prefix beam search, and
-// the forced alignment that gives tokens their times. No torch here: a worker's threads call these
+// CTC on the CPU over a plain matrix of log-probabilities: the best path, and the forced alignment
+// that gives tokens their times (beam_search.h searches). No torch here: a worker's threads call these
 // on the rows of one batch at the same time.
 //
 //   LogProbs x{data, num_frames, vocab_size};
 //   ctc_greedy(x).tokens;
-//   ctc_prefix_beam_search(x, {.beam_size = 10})[0].score;
 //   ctc_align(x, tokens)[0].begin_frame;
 //
 // All functions are pure and thread-safe. Frames are encoder frames; multiply by hop x subsampling
@@ -36,23 +35,11 @@ struct TokenTime {
 struct CtcHypothesis {
   std::vector<int> tokens;
   std::vector<TokenTime> times;  // one per token
-  double score = 0;  // greedy: of the best path; prefix search: of the sequence, over all its paths
+  double score = 0;              // of the best path
 };
 
 // Best token of each frame, repeats joined, blanks dropped.
 CtcHypothesis ctc_greedy(const LogProbs& x, int blank = 0);
-
-struct CtcBeamOptions {
-  int beam_size = 10;
-  int nbest = 1;
-  int blank = 0;
-  int tokens_per_frame = 40;  // only the best of each frame are tried; 0: all
-  float min_log_prob = -20;   // and only those above this
-};
-
-// Hypotheses by falling score, at most nbest; their times come from ctc_align.
-std::vector<CtcHypothesis> ctc_prefix_beam_search(const LogProbs& x,
-                                                  const CtcBeamOptions& options = {});
 
 // The best path that spells `tokens`. Empty when there are too few frames for them.
 std::vector<TokenTime> ctc_align(const LogProbs& x, const std::vector<int>& tokens, int blank = 0);

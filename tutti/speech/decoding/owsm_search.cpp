@@ -27,8 +27,9 @@ Encoded select_rows(const Encoded& encoded, const std::vector<std::int64_t>& row
 }  // namespace
 
 OwsmSearch::OwsmSearch(AsrModel model, const TextCodec& codec, const Speech2TextOptions& options,
-                       torch::Device device)
+                       torch::Device device, LanguageModel lm)
     : model_(std::move(model)),
+      lm_(std::move(lm)),
       codec_(codec),
       options_(options),
       device_(device),
@@ -50,12 +51,13 @@ OwsmSearch::OwsmSearch(AsrModel model, const TextCodec& codec, const Speech2Text
     for (const std::string& language : tokens_.languages())
       language_ids_.push_back(tokens_.require(language));
   }
-  BeamSearch(search_model(model_), options_for({}));  // complains about the rest
+  BeamSearch(search_model(model_, lm_), options_for({}));  // complains about the rest
 }
 
 BeamSearchOptions OwsmSearch::options_for(std::vector<std::int64_t> prompt) const {
   return {.beam_size = options_.beam_size,
           .ctc_weight = options_.ctc_weight,
+          .lm_weight = options_.lm_weight.value_or(0.0),
           .penalty = options_.penalty,
           .maxlenratio = options_.maxlenratio,
           .minlenratio = options_.minlenratio,
@@ -133,7 +135,7 @@ std::vector<std::vector<Recognition>> OwsmSearch::search_language(const Encoded&
   std::vector<int> marks{static_cast<int>(tokens_.require(language)),
                          static_cast<int>(tokens_.require(options_.task_sym))};
   if (!call.timestamps) marks.push_back(static_cast<int>(tokens_.no_times()));
-  const BeamSearch search(search_model(model_), options_for(tokens_.prompt(prompt)));
+  const BeamSearch search(search_model(model_, lm_), options_for(tokens_.prompt(prompt)));
   const auto results = search.decode(encoded.out, encoded.lengths);
   std::vector<std::vector<Recognition>> out(results.size());
   for (std::size_t u = 0; u < results.size(); ++u) {

@@ -20,7 +20,7 @@ class OwsmSearch {
   // Keeps a reference to the codec. Throws ConfigError or DataError for options that the model
   // cannot serve.
   OwsmSearch(AsrModel model, const TextCodec& codec, const Speech2TextOptions& options,
-             torch::Device device);
+             torch::Device device, LanguageModel lm = nullptr);
 
   const OwsmTokens& tokens() const noexcept { return tokens_; }
   // At least one per utterance; token_ids are what follows the prompt. REQUIRES: no gradients.
@@ -41,6 +41,7 @@ class OwsmSearch {
   std::vector<std::string> language_per_utterance(const Encoded& encoded) const;
 
   AsrModel model_;
+  LanguageModel lm_;  // may be null
   const TextCodec& codec_;
   Speech2TextOptions options_;
   torch::Device device_;

@@ -84,7 +84,8 @@ bool too_short(const AsrModel& model, std::size_t num_samples) {
   return model->frontend->num_frames(n) < model->encoder->min_input_length();
 }
 
-Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options)
+Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options,
+                         LanguageModel lm)
     : model_(std::move(model)),
       codec_(std::move(codec)),
       options_(std::move(options)),
@@ -110,20 +111,35 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   if (!model_->predictor.is_empty()) model_->predictor->to(dtype);
   if (!model_->joint_network.is_empty()) model_->joint_network->to(dtype);
 
+  const double lm_weight = options_.lm_weight.value_or(is_owsm() ? 0.0 : 1.0);
+  if (lm_weight == 0) lm = nullptr;
+  if (lm) {
+    if (is_transducer() || options_.ctc_greedy)
+      throw ConfigError(fmt::format("lm_file: got a language model, which {} does not ask",
+                                    is_transducer() ? "the search of a transducer" : "ctc_greedy"),
+                        "set lm_weight: 0");
+    lm->eval();
+    lm->to(device_, dtype);
+  }
+  if (options_.ctc_greedy && model_->ctc.is_empty())
+    throw ConfigError("ctc_greedy: got true, but the model has no CTC", "leave it out");
+  BeamSearchOptions search{.beam_size = options_.beam_size,
+                           .ctc_weight = options_.ctc_weight,
+                           .lm_weight = lm_weight,
+                           .penalty = options_.penalty,
+                           .maxlenratio = options_.maxlenratio,
+                           .minlenratio = options_.minlenratio,
+                           .normalize_length = options_.normalize_length,
+                           .nbest = options_.nbest};
   if (is_owsm()) {
-    owsm_ = std::make_unique<OwsmSearch>(model_, codec_, options_, device_);
+    owsm_ = std::make_unique<OwsmSearch>(model_, codec_, options_, device_, lm);
     owsm_call_ = {options_.predict_time, options_.text_prev};
-  } else if (!model_->decoder.is_empty()) {
-    BeamSearchOptions search{.beam_size = options_.beam_size,
-                             .ctc_weight = options_.ctc_weight,
-                             .penalty = options_.penalty,
-                             .maxlenratio = options_.maxlenratio,
-                             .minlenratio = options_.minlenratio,
-                             .normalize_length = options_.normalize_length,
-                             .nbest = options_.nbest};
-    beam_search_ = std::make_unique<BeamSearch>(search_model(model_), std::move(search));
-  } else if (!is_transducer() && model_->ctc.is_empty()) {
-    throw ConfigError("the model has neither a decoder nor CTC: there is nothing to decode with");
+  } else if (!is_transducer() && !options_.ctc_greedy) {
+    if (model_->decoder.is_empty() && model_->ctc.is_empty())
+      throw ConfigError("the model has neither a decoder nor CTC: there is nothing to decode with");
+    // Without a decoder the rest of the weight is nobody's; the language model has its own.
+    if (model_->decoder.is_empty() && !lm) search.ctc_weight = 1.0;
+    beam_search_ = std::make_unique<BeamSearch>(search_model(model_, lm), std::move(search));
   }
   seconds_per_frame_ = static_cast<double>(samples_per_frame(model_)) / sample_rate(model_);
 }
@@ -279,6 +295,18 @@ Recognition Speech2Text::finish(const std::vector<std::int64_t>& ids) const {
   return out;
 }
 
+void Speech2Text::greedy(const Encoded& encoded, std::vector<std::vector<Recognition>>& out) {
+  const torch::Tensor log_probs = model_->ctc->log_probs(encoded.out).to(torch::kCPU).contiguous();
+  for (std::size_t u = 0; u < out.size(); ++u) {
+    const CtcHypothesis h =
+        ctc_greedy(rows_of(log_probs[static_cast<std::int64_t>(u)], encoded.lengths[u]),
+                   static_cast<int>(model_->settings().blank_id));
+    Recognition recognition = finish({h.tokens.begin(), h.tokens.end()});
+    recognition.score = recognition.ctc_score = h.score;
+    out[u].push_back(std::move(recognition));
+  }
+}
+
 std::vector<std::vector<Recognition>> Speech2Text::search(const Encoded& encoded) {
   std::vector<std::vector<Recognition>> out(encoded.lengths.size());
   if (beam_search_ != nullptr) {
@@ -315,23 +343,7 @@ std::vector<std::vector<Recognition>> Speech2Text::search(const Encoded& encoded
       }
     }
   } else {
-    const torch::Tensor log_probs =
-        model_->ctc->log_probs(encoded.out).to(torch::kCPU).contiguous();
-    for (std::size_t u = 0; u < out.size(); ++u) {
-      const LogProbs x = rows_of(log_probs[static_cast<std::int64_t>(u)], encoded.lengths[u]);
-      const int blank = static_cast<int>(model_->settings().blank_id);
-      const auto found =
-          options_.beam_size == 1
-              ? std::vector<CtcHypothesis>{ctc_greedy(x, blank)}
-              : ctc_prefix_beam_search(x, {.beam_size = static_cast<int>(options_.beam_size),
-                                           .nbest = static_cast<int>(options_.nbest),
-                                           .blank = blank});
-      for (const CtcHypothesis& h : found) {
-        Recognition recognition = finish({h.tokens.begin(), h.tokens.end()});
-        recognition.score = recognition.ctc_score = h.score;
-        out[u].push_back(std::move(recognition));
-      }
-    }
+    greedy(encoded, out);
   }
   // ESPnet's answer to "nothing found" is an exception; an empty text can be scored and does not
   // stop a run.

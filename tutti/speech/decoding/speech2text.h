@@ -28,6 +28,7 @@
 #include "tutti/speech/decoding/speech2text_settings.h"
 #include "tutti/speech/decoding/windows.h"
 #include "tutti/speech/models/asr_model.h"
+#include "tutti/speech/models/language_model.h"
 #include "tutti/speech/text/token_list.h"
 
 namespace tutti::speech {
@@ -80,7 +81,9 @@ class Speech2Text {
 
   // Takes the model over: moves it to the device and dtype, and to eval mode. Throws ConfigError
   // for options that make no sense or that the model cannot serve.
-  Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options);
+  // `lm`, when given, takes part in the search with options.lm_weight.
+  Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions options,
+              LanguageModel lm = nullptr);
   ~Speech2Text();
 
   std::vector<Recognised> decode_waveforms(const std::vector<Waveform>& waveforms);
@@ -110,6 +113,7 @@ class Speech2Text {
   Recognised join(const std::vector<Piece>& pieces, std::span<const Recognised> found) const;
   Recognised decode_cut(Waveform waveform, const std::vector<Piece>& pieces);
   std::vector<std::vector<Recognition>> search(const Encoded& encoded);
+  void greedy(const Encoded& encoded, std::vector<std::vector<Recognition>>& out);
   Recognition finish(const std::vector<std::int64_t>& ids) const;
   void add_times(const Encoded& encoded, std::vector<std::vector<Recognition>>& found);
   bool too_short(std::size_t num_samples) const {
@@ -130,7 +134,7 @@ class Speech2Text {
   TextCodec codec_;
   Speech2TextOptions options_;
   torch::Device device_;
-  std::unique_ptr<BeamSearch> beam_search_;  // null: transducer, or CTC alone
+  std::unique_ptr<BeamSearch> beam_search_;  // null: transducer, or greedy
   std::unique_ptr<OwsmSearch> owsm_;         // null: not an OWSM model
   OwsmCall owsm_call_;                       // how the next window is decoded
   double seconds_per_frame_ = 0;

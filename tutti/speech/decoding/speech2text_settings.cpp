@@ -8,8 +8,8 @@ namespace {
 // defaults is taken.
 void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
   using S = Speech2TextOptions;
-  for (const char* key : {"lm_train_config", "lm_file", "ngram_file"})
-    s.refused(key, {}, "language models are not supported: leave it out");
+  s.refused("ngram_file", {},
+            "n-gram models are not supported: leave it out, or give a neural one as lm_file");
   s.refused("token_type", {}, "leave it out: the model's own config says it");
   for (const char* key : {"lang_prompt_token", "nlp_prompt_token", "prompt_token_file"})
     s.refused(key, {}, "leave it out");
@@ -17,10 +17,10 @@ void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
        {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar", "hugging_face_decoder",
         "quantize_asr_model", "quantize_s2t_model", "quantize_lm", "lid_prompt"})
     s.refused(key, {"false"}, "leave it out");
-  // Without a language model its weight weighs nothing; attention takes the fastest way anyway.
+  // Without an n-gram model its weight weighs nothing; attention takes the fastest way anyway.
   for (const char* key :
-       {"lm_weight", "ngram_weight", "ngram_scorer", "use_flash_attn", "quantize_modules",
-        "quantize_dtype", "max_seq_len", "threshold_probability", "max_mask_parallel"})
+       {"ngram_weight", "ngram_scorer", "use_flash_attn", "quantize_modules", "quantize_dtype",
+        "max_seq_len", "threshold_probability", "max_mask_parallel"})
     s.field(key, &S::espnet_only, "accepted; without effect");
   s.field("transducer_conf", &S::espnet_only, "search_type: default or greedy (with beam_size 1)");
   s.check([](const config::Node& node, const S&, config::Problems& problems) {
@@ -44,6 +44,9 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
   s.field("s2t_model_file", &S::s2t_model_file, "the same of an OWSM model");
   s.field("model_tag", &S::model_tag, "a published model: a folder or archive on disk");
   s.field("bpemodel", &S::bpemodel, "sentencepiece model; empty: the one its config names");
+  s.field("lm_train_config", &S::lm_train_config,
+          "config.yaml of a language model; empty: the one beside lm_file");
+  s.field("lm_file", &S::lm_file, "weights of a language model (transformer, seq_rnn)");
   s.field("device", &S::device,
           "auto (the GPU the worker was given, else cpu), cpu, cuda or cuda:N");
   s.field("dtype", &S::dtype, "number format of the model",
@@ -53,6 +56,8 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
           {.min = 0, .unit = "seconds"});
   s.field("beam_size", &S::beam_size, "hypotheses kept", {.min = 1});
   s.field("ctc_weight", &S::ctc_weight, "of CTC against the decoder", {.min = 0, .max = 1});
+  s.field("lm_weight", &S::lm_weight, "of the language model; null: 1, of OWSM models 0");
+  s.field("ctc_greedy", &S::ctc_greedy, "no search: the best token of CTC in each frame");
   s.field("penalty", &S::penalty, "added per token");
   s.field("maxlenratio", &S::maxlenratio, "0: encoder frames; negative: that many tokens");
   s.field("minlenratio", &S::minlenratio, "as maxlenratio, for the shortest");

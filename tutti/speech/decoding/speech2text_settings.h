@@ -18,16 +18,20 @@ struct Speech2TextOptions {
   std::string asr_model_file;
   std::string s2t_train_config;  // of an OWSM model, instead of the two above
   std::string s2t_model_file;
-  std::string model_tag;  // a published folder or archive on disk, instead of all four
-  std::string bpemodel;   // instead of the one its config names
+  std::string model_tag;        // a published folder or archive on disk, instead of all four
+  std::string bpemodel;         // instead of the one its config names
+  std::string lm_train_config;  // a language model; empty: config.yaml beside lm_file
+  std::string lm_file;          // empty: none, or the one that a published folder brings
   // ---- where
   std::string device = "auto";  // auto (the GPU this process was given, else cpu), cpu, cuda:1, ...
   std::string dtype = "float32";  // float32, bfloat16, float16, float64; features stay float32
   std::size_t batch_size = 1;
   double batch_seconds = 0;  // padded audio per batch; 0: no limit
   // ---- search
-  std::int64_t beam_size = 20;  // cut to the vocabulary, with a warning
-  double ctc_weight = 0.5;      // of models with an attention decoder
+  std::int64_t beam_size = 20;      // cut to the vocabulary, with a warning
+  double ctc_weight = 0.5;          // of models with an attention decoder
+  std::optional<double> lm_weight;  // null: 1, of OWSM models 0
+  bool ctc_greedy = false;          // the best token of each frame, instead of a search
   double penalty = 0.0;
   double maxlenratio = 0.0;
   double minlenratio = 0.0;

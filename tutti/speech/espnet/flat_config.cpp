@@ -185,8 +185,10 @@ ValuePtr model_block(const Node& flat, const ModelFolder& model) {
   return out.take();
 }
 
-ValuePtr preprocessor_block(const Node& flat, const ModelFolder& model, Problems& problems) {
-  MapBuilder out;
+ValuePtr preprocessor_block(const Node& flat, const ModelFolder& model, bool is_s2t,
+                            Problems& problems) {
+  // Of S2TTask: the names of its marks, its window.
+  MapBuilder out(is_s2t ? flat["preprocessor_conf"] : Node());
   const Node type = flat["token_type"];
   const std::string name = type.value_or<std::string>("bpe");
   if (name != "bpe" && name != "char" && name != "word")
@@ -223,13 +225,11 @@ Node from_flat(const Node& flat, const ModelFolder& model, Problems& problems) {
       problems.warn({flat.key_mark(key), key, "ignored: no key of an ESPnet2 version we know", ""});
   check_adapters(flat, problems);
   MapBuilder dataset;
-  dataset.set("preprocessor", preprocessor_block(flat, model, problems));
+  dataset.set("preprocessor", preprocessor_block(flat, model, task == "s2t", problems));
   MapBuilder out;
   out.set("task",
           scalar(task == "s2t" ? "espnet2.tasks.s2t.S2TTask" : "espnet2.tasks.asr.ASRTask"));
   out.set("model", model_block(flat, model));
-  if (task == "s2t" && flat["preprocessor_conf"].is_map())  // the names of its marks
-    out.set("preprocessor_conf", flat["preprocessor_conf"].value());
   out.set("dataset", dataset.take());
   return Node(out.take());
 }

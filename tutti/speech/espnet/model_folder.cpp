@@ -137,8 +137,8 @@ ModelFolder read_meta(const fs::path& root) {
   };
   for (const auto& [key, named] : meta["yaml_files"].items()) {
     const fs::path path = note(named);
-    if (key.starts_with("lm_")) {
-      out.unused.push_back("language model " + named.as<std::string>());
+    if (key == "lm_train_config") {
+      out.lm_config = path;
     } else if (key.ends_with("train_config")) {
       out.config = path;
       out.task = task_of_key(key);
@@ -146,7 +146,10 @@ ModelFolder read_meta(const fs::path& root) {
   }
   for (const auto& [key, named] : meta["files"].items()) {
     const fs::path path = note(named);
-    if (key.ends_with("model_file") && !key.starts_with("lm_")) out.weights = path;
+    if (key == "lm_file")
+      out.lm_weights = path;
+    else if (key.ends_with("model_file"))
+      out.weights = path;
   }
   if (out.config.empty() && !out.weights.empty())
     out.config = out.weights.parent_path() / "config.yaml";

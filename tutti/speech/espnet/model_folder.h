@@ -21,7 +21,8 @@ struct ModelFolder {
   std::string task;  // asr, s2t, ... by the key names of meta.yaml; "" when nothing says it
   std::filesystem::path bpemodel;    // instead of what the config names; empty: that one
   std::vector<std::string> missing;  // files that meta.yaml names and that are not there
-  std::vector<std::string> unused;   // what the folder offers beside: a language model
+  std::filesystem::path lm_config;   // a language model that came with it; empty: none
+  std::filesystem::path lm_weights;
 };
 
 // Throws DataError that says what was looked for, or IoError.

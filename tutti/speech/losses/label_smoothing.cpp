@@ -8,12 +8,14 @@
 namespace tutti::speech {
 
 AttentionLoss label_smoothing_loss(const torch::Tensor& logits_BLV, const torch::Tensor& targets_BL,
-                                   const Lengths& lengths, double smoothing,
-                                   bool normalize_length) {
+                                   const Lengths& lengths, double smoothing, bool normalize_length,
+                                   const Lengths& begins) {
   const std::int64_t vocabulary = logits_BLV.size(2);
-  const std::int64_t num_tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const std::int64_t num_tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) -
+                                  std::accumulate(begins.begin(), begins.end(), std::int64_t{0});
   // Only real tokens are looked at; padded rows would cost a softmax over the vocabulary each.
-  const torch::Tensor rows = valid_positions(lengths, logits_BLV.size(1), logits_BLV.device());
+  const torch::Tensor rows =
+      valid_positions(lengths, logits_BLV.size(1), logits_BLV.device(), begins);
   const torch::Tensor logits_MV = logits_BLV.reshape({-1, vocabulary}).index_select(0, rows);
   const torch::Tensor targets_M = targets_BL.reshape({-1}).index_select(0, rows);
   const torch::Tensor log_probs = torch::log_softmax(logits_MV, -1, torch::kFloat32);

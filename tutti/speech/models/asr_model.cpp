@@ -17,6 +17,7 @@ namespace {
 struct DecoderText {
   torch::Tensor in, out;
   Lengths lengths;
+  Lengths begins = {};  // positions before are a prompt, which is not learnt
 };
 
 DecoderText add_sos_eos(const torch::Tensor& text_BL, const Lengths& lengths, std::int64_t sos,
@@ -32,6 +33,41 @@ DecoderText add_sos_eos(const torch::Tensor& text_BL, const Lengths& lengths, st
   text.in = torch::cat({column(sos), filled}, 1);
   text.out = torch::cat({filled, column(eos)}, 1);
   return text;
+}
+
+// The same after a prompt of its own length: in prompt <sos> y1 y2 .., out (anything) y1 y2 .. <eos>.
+// Rows are put together by index, made on the host from lengths alone.
+DecoderText add_prompt(const AsrBatch& batch, std::int64_t sos, std::int64_t eos) {
+  const torch::Tensor& text = batch.text;
+  const std::int64_t prompt_size = max_length(batch.text_prev_lengths), size = text.size(1);
+  const std::int64_t at_sos = prompt_size, at_text = prompt_size + 1, at_eos = at_text + size;
+  const auto column = [&](std::int64_t id) {
+    return torch::full({text.size(0), 1}, id, text.options());
+  };
+  const torch::Tensor all = torch::cat(
+      {batch.text_prev.narrow(1, 0, prompt_size).to(torch::kInt64), column(sos), text, column(eos)},
+      1);
+  DecoderText out;
+  for (std::size_t b = 0; b < batch.text_lengths.size(); ++b) {
+    out.begins.push_back(batch.text_prev_lengths[b]);
+    out.lengths.push_back(batch.text_prev_lengths[b] + 1 + batch.text_lengths[b]);
+  }
+  const std::int64_t longest = max_length(out.lengths);
+  std::vector<std::int64_t> in, answer;
+  for (std::size_t b = 0; b < out.lengths.size(); ++b) {
+    const std::int64_t before = out.begins[b], here = batch.text_lengths[b];
+    for (std::int64_t t = 0; t < longest; ++t) {
+      const std::int64_t said = t - before;  // tokens of the text before position t
+      in.push_back(said < 0 ? t : said == 0 ? at_sos : said <= here ? at_text + said - 1 : at_eos);
+      answer.push_back(said >= 0 && said < here ? at_text + said : at_eos);
+    }
+  }
+  const auto pick = [&](const std::vector<std::int64_t>& index) {
+    return all.gather(1, to_device(index, text.device()).view({text.size(0), longest}));
+  };
+  out.in = pick(in);
+  out.out = pick(answer);
+  return out;
 }
 
 void check_batch(const AsrBatch& batch) {
@@ -99,12 +135,30 @@ Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_
 
 torch::Tensor AsrModelImpl::ctc_loss(const Encoded& encoded, const AsrBatch& batch,
                                      AsrLoss& result) {
-  torch::Tensor loss = ctc->loss(encoded.out, encoded.lengths, batch.text, batch.text_lengths);
+  // A text of nothing stands for one that is not known, as in the translation of a talk.
+  std::vector<std::int64_t> known;
+  const bool is_s2t = batch.text_ctc.defined();
+  for (std::size_t b = 0; is_s2t && b < batch.text_ctc_lengths.size(); ++b)
+    if (batch.text_ctc_lengths[b] > 0) known.push_back(static_cast<std::int64_t>(b));
+  const auto loss_of = [&](const torch::Tensor& out) {
+    if (!is_s2t) return ctc->loss(out, encoded.lengths, batch.text, batch.text_lengths);
+    // Still a function of all weights, so that every rank has their gradients.
+    if (known.empty()) return 0 * ctc->logits(out.narrow(1, 0, 1)).sum();
+    Lengths frames, sizes;
+    for (const std::int64_t b : known) {
+      frames.push_back(encoded.lengths[static_cast<std::size_t>(b)]);
+      sizes.push_back(batch.text_ctc_lengths[static_cast<std::size_t>(b)]);
+    }
+    const torch::Tensor rows = to_device(known, out.device());
+    return ctc->loss(out.index_select(0, rows), frames,
+                     batch.text_ctc.to(torch::kInt64).index_select(0, rows), sizes);
+  };
+  torch::Tensor loss = loss_of(encoded.out);
   result.stats.emplace_back("loss_ctc", loss.detach());
   if (settings_.interctc_weight == 0.0 || encoded.intermediate.empty()) return loss;
   torch::Tensor inner;
   for (const auto& [layer, out] : encoded.intermediate) {
-    const torch::Tensor one = ctc->loss(out, encoded.lengths, batch.text, batch.text_lengths);
+    const torch::Tensor one = loss_of(out);
     result.stats.emplace_back("loss_interctc_layer" + std::to_string(layer), one.detach());
     inner = inner.defined() ? inner + one : one;
   }
@@ -115,11 +169,14 @@ torch::Tensor AsrModelImpl::ctc_loss(const Encoded& encoded, const AsrBatch& bat
 torch::Tensor AsrModelImpl::attention_loss(const Encoded& encoded, const AsrBatch& batch,
                                            AsrLoss& result) {
   const DecoderText text =
-      add_sos_eos(batch.text, batch.text_lengths, settings_.sos_id, settings_.eos_id);
+      batch.text_prev.defined()
+          ? add_prompt(batch, settings_.sos_id, settings_.eos_id)
+          : add_sos_eos(batch.text, batch.text_lengths, settings_.sos_id, settings_.eos_id);
   const torch::Tensor logits =
       decoder->forward(encoded.out, encoded.lengths, text.in, text.lengths);
-  const AttentionLoss loss = label_smoothing_loss(
-      logits, text.out, text.lengths, settings_.lsm_weight, settings_.length_normalized_loss);
+  const AttentionLoss loss =
+      label_smoothing_loss(logits, text.out, text.lengths, settings_.lsm_weight,
+                           settings_.length_normalized_loss, text.begins);
   result.stats.emplace_back("loss_att", loss.loss.detach());
   result.stats.emplace_back("acc", loss.accuracy);
   return loss.loss;

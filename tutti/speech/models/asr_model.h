@@ -33,6 +33,12 @@ struct AsrBatch {
   Lengths speech_lengths;
   torch::Tensor text;
   Lengths text_lengths;
+  // Speech-to-text models (OWSM) alone; else undefined. The decoder reads text_prev (<sop> and the
+  // text before, or nothing) and then <sos> text; CTC learns text_ctc, where there is one.
+  torch::Tensor text_prev = {};  // (B, P)
+  Lengths text_prev_lengths = {};
+  torch::Tensor text_ctc = {};  // (B, C)
+  Lengths text_ctc_lengths = {};
 };
 
 // Mean over utterances, and what to log: loss, loss_ctc, loss_att, acc, loss_transducer,

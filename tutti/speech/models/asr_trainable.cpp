@@ -16,8 +16,15 @@ Lengths read_lengths(const trainer::Batch& batch, const std::string& name) {
 }
 
 AsrBatch to_asr_batch(const trainer::Batch& batch) {
-  return {batch["speech"], read_lengths(batch, "speech_lengths"), batch["text"],
-          read_lengths(batch, "text_lengths")};
+  AsrBatch out{batch["speech"], read_lengths(batch, "speech_lengths"), batch["text"],
+               read_lengths(batch, "text_lengths")};
+  if (batch.tensors.contains("text_prev")) {
+    out.text_prev = batch["text_prev"];
+    out.text_prev_lengths = read_lengths(batch, "text_prev_lengths");
+    out.text_ctc = batch["text_ctc"];
+    out.text_ctc_lengths = read_lengths(batch, "text_ctc_lengths");
+  }
+  return out;
 }
 
 trainer::StepOutput to_output(AsrLoss&& loss) {
@@ -75,11 +82,16 @@ trainer::StepOutput AsrTrainable::validation_step(const trainer::Batch& batch) {
   if (model_->ctc.is_empty()) return output;
   const torch::Tensor ids =
       model_->ctc->logits(encoded.out).argmax(-1).to(torch::kCPU).contiguous();
-  const torch::Tensor text = asr.text.to(torch::kCPU, torch::kInt64).contiguous();
+  const bool is_s2t = asr.text_ctc.defined();
+  const torch::Tensor text =
+      (is_s2t ? asr.text_ctc : asr.text).to(torch::kCPU, torch::kInt64).contiguous();
+  const Lengths& lengths = is_s2t ? asr.text_ctc_lengths : asr.text_lengths;
   EditCounts counts;
   for (std::int64_t b = 0; b < ids.size(0); ++b) {
+    const std::int64_t length = lengths[static_cast<std::size_t>(b)];
+    if (is_s2t && length == 0) continue;  // not known
     const std::int64_t* first = text.data_ptr<std::int64_t>() + b * text.size(1);
-    counts += align(units({first, first + asr.text_lengths[static_cast<std::size_t>(b)]}),
+    counts += align(units({first, first + length}),
                     units(best_path(ids.data_ptr<std::int64_t>() + b * ids.size(1),
                                     encoded.lengths[static_cast<std::size_t>(b)])))
                   .counts;

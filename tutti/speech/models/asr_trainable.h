@@ -4,7 +4,8 @@
 //   trainer::StepOutput out = model.training_step(batch);
 //
 // A batch holds `speech` (B, N) float, `speech_lengths` (B), `text` (B, L) int64 padded with -1 and
-// `text_lengths` (B). Lengths should stay on the CPU; if they are on a GPU, reading them waits for
+// `text_lengths` (B); of speech-to-text models also text_prev and text_ctc with their lengths (see
+// AsrBatch). Lengths should stay on the CPU; if they are on a GPU, reading them waits for
 // it. Losses are means over utterances. Validation adds cer_ctc: edits of the best CTC path against
 // the text, character by character without spaces, as ESPnet counts them (token by token where the
 // spelling of the tokens is not known).

@@ -27,10 +27,11 @@ torch::Tensor valid_mask(const Lengths& lengths, std::int64_t max_len, torch::De
   return steps.unsqueeze(0) < to_device(lengths, device).unsqueeze(1);
 }
 
-torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device) {
+torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device,
+                              const Lengths& begins) {
   std::vector<std::int64_t> positions;
   for (std::size_t b = 0; b < lengths.size(); ++b)
-    for (std::int64_t t = 0; t < std::min(lengths[b], max_len); ++t)
+    for (std::int64_t t = begins.empty() ? 0 : begins[b]; t < std::min(lengths[b], max_len); ++t)
       positions.push_back(static_cast<std::int64_t>(b) * max_len + t);
   return to_device(positions, device);
 }

@@ -18,8 +18,10 @@ bool all_equal(const Lengths& lengths, std::int64_t value);
 
 // (B, max_len), true at frames that exist. Undefined when all do: then nothing has to be masked.
 torch::Tensor valid_mask(const Lengths& lengths, std::int64_t max_len, torch::Device device);
-// Positions of the frames that exist in a flattened (B * max_len) batch, int64.
-torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device);
+// Positions of the frames that exist in a flattened (B * max_len) batch, int64; from begins[b] on
+// where `begins` is given.
+torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device,
+                              const Lengths& begins = {});
 // Host numbers to a device without waiting for it.
 torch::Tensor to_device(const std::vector<std::int64_t>& values, torch::Device device);
 

@@ -49,8 +49,6 @@ Json pack_config(const config::Node& training) {
   Json model = json(training["model"], "token_list");
   model["token_list"] = kTokens;
   Json out = {{"task", training["task"].as<std::string>()}, {"model", std::move(model)}};
-  if (!training["preprocessor_conf"].is_null())
-    out["preprocessor_conf"] = config::to_json(training["preprocessor_conf"]);
   Json& preprocessor = out["dataset"]["preprocessor"];
   preprocessor = json(training["dataset"]["preprocessor"], "token_list");
   if (preprocessor.contains("bpemodel")) preprocessor["bpemodel"] = kBpe;

@@ -89,9 +89,12 @@ Json describe_model(const fs::path& path) {
     return relative.empty() || relative.native().starts_with("..") ? file.string()
                                                                    : relative.string();
   };
-  Json info = {{"folder", folder.root.string()},    {"config", inside(folder.config)},
-               {"weights", inside(folder.weights)}, {"missing", folder.missing},
-               {"unused", folder.unused},           {"problems", Json::array()}};
+  Json info = {{"folder", folder.root.string()},
+               {"config", inside(folder.config)},
+               {"weights", inside(folder.weights)},
+               {"missing", folder.missing},
+               {"problems", Json::array()}};
+  if (!folder.lm_weights.empty()) info["language_model"] = inside(folder.lm_weights);
   if (!fs::exists(folder.config)) return info;
   config::Problems problems;
   const config::Node training = speech::read_training_config(folder, problems);
@@ -127,7 +130,7 @@ std::string model_text(const Json& info) {
     line("languages", fmt::format("{}: {}", info["languages"].size(), words(info["languages"])));
     line("window", fmt::format("{} s", info["window"].get<double>()));
   }
-  line("not used", words(info["unused"]));
+  line("lm", info.value("language_model", ""));
   line("missing", words(info["missing"]));
   for (const Json& problem : info["problems"]) line("problem", problem.get<std::string>());
   if (info["missing"].empty() && info["problems"].empty()) line("ready", "yes");

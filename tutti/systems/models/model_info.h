@@ -9,7 +9,7 @@
 namespace tutti::systems {
 
 // Keys: folder, task, made_by, config, weights, parameters, bytes, encoder, decoder, tokens,
-// token_type, sample_rate, languages (OWSM), window (OWSM), missing, unused, problems (what keeps it
+// token_type, sample_rate, languages (OWSM), window (OWSM), language_model, missing, problems (what keeps it
 // from being decoded, each a sentence). Throws DataError or IoError when it is no model at all.
 Json describe_model(const std::filesystem::path& folder);
 

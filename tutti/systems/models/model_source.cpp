@@ -86,7 +86,20 @@ speech::ModelFolder named_model(const speech::Speech2TextOptions& options) {
     out = speech::model_folder_of(config, weights, prefix);
   }
   out.bpemodel = options.bpemodel;
+  name_language_model(options, out);
   return out;
+}
+
+void name_language_model(const speech::Speech2TextOptions& options, speech::ModelFolder& model) {
+  if (options.lm_file.empty()) {
+    if (!options.lm_train_config.empty())
+      throw ConfigError("lm_train_config: got a config without lm_file, the weights",
+                        "set lm_file too");
+    return;
+  }
+  model.lm_weights = options.lm_file;
+  model.lm_config = options.lm_train_config.empty() ? model.lm_weights.parent_path() / "config.yaml"
+                                                    : fs::path(options.lm_train_config);
 }
 
 config::Node read_model_config(const speech::ModelFolder& model) {
@@ -117,18 +130,7 @@ void complete_options(const config::Node& training, const config::Node& asked,
   if (!is_set("beam_size")) options.beam_size = 5;
   if (!is_set("ctc_weight")) options.ctc_weight = 0.0;
   if (options.lang_sym.empty()) options.lang_sym = "<eng>";
-  const config::Node from = training["preprocessor_conf"];
-  const config::Node conf = training["model"]["model_conf"];
-  speech::OwsmSymbols& s = options.owsm;
-  s.no_times = from["notime_symbol"].value_or(s.no_times);
-  s.first_time = from["first_time_symbol"].value_or(s.first_time);
-  s.last_time = from["last_time_symbol"].value_or(s.last_time);
-  s.not_available = from["na_symbol"].value_or(s.not_available);
-  s.window = from["speech_length"].value_or(s.window);
-  s.resolution = from["speech_resolution"].value_or(s.resolution);
-  s.sos = conf["sym_sos"].value_or(s.sos);
-  s.eos = conf["sym_eos"].value_or(s.eos);
-  s.previous = conf["sym_sop"].value_or(s.previous);
+  options.owsm = owsm_symbols(training);
 }
 
 }  // namespace tutti::systems

@@ -14,6 +14,9 @@ namespace tutti::systems {
 // is there.
 speech::ModelFolder named_model(const speech::Speech2TextOptions& options);
 
+// The language model that the options name, instead of one that came with the model.
+void name_language_model(const speech::Speech2TextOptions& options, speech::ModelFolder& model);
+
 // Its training config: ours, wherever the experiment was moved; or ESPnet's, as one of ours. Throws
 // ConfigError with all keys that cannot be honoured.
 config::Node read_model_config(const speech::ModelFolder& model);

@@ -7,12 +7,20 @@ bool is_s2t(const config::Node& training) {
   return task.is_scalar() && (task.raw() == "s2t" || task.raw().ends_with(".S2TTask"));
 }
 
-void check_trainable(const config::Node& training, config::Problems& problems) {
-  if (is_s2t(training))
-    problems.add(training["task"],
-                 "S2TTask models are decoded here, but not trained: their prompts, previous texts "
-                 "and time tokens are not part of training yet",
-                 "set task: espnet3.systems.asr.task.ASRTask to train a plain recogniser");
+speech::OwsmSymbols owsm_symbols(const config::Node& training) {
+  const config::Node from = training["dataset"]["preprocessor"];
+  const config::Node conf = training["model"]["model_conf"];
+  speech::OwsmSymbols s;
+  s.no_times = from["notime_symbol"].value_or(s.no_times);
+  s.first_time = from["first_time_symbol"].value_or(s.first_time);
+  s.last_time = from["last_time_symbol"].value_or(s.last_time);
+  s.not_available = from["na_symbol"].value_or(s.not_available);
+  s.window = from["speech_length"].value_or(s.window);
+  s.resolution = from["speech_resolution"].value_or(s.resolution);
+  s.sos = conf["sym_sos"].value_or(s.sos);
+  s.eos = conf["sym_eos"].value_or(s.eos);
+  s.previous = conf["sym_sop"].value_or(s.previous);
+  return s;
 }
 
 }  // namespace tutti::systems
