@@ -165,14 +165,15 @@ struct Scheduler {
   const char* name;
   const char* submit;
   std::vector<std::string> question;
+  bool lists_queues = false;  // the answer has a queue at the beginning of each line
 };
 
 const std::vector<Scheduler>& schedulers() {
   static const std::vector<Scheduler> kSchedulers = {
-      {"slurm", "Slurm", "sbatch", {"sinfo", "--noheader", "--format=%P"}},
-      {"pbs", "PBS", "qsub", {"qstat", "-Q"}},
-      {"sge", "Grid Engine", "qsub", {"qconf", "-sql"}},
-      {"lsf", "LSF", "bsub", {"bqueues", "-w"}},
+      {"slurm", "Slurm", "sbatch", {"sinfo", "--noheader", "--format=%P"}, true},
+      {"pbs", "PBS", "qsub", {"qstat", "-Q"}, true},
+      {"sge", "Grid Engine", "qsub", {"qconf", "-sql"}, true},
+      {"lsf", "LSF", "bsub", {"bqueues", "-w"}, true},
       {"htcondor", "HTCondor", "condor_submit", {"condor_q", "-totals"}},
       {"moab", "Moab", "msub", {"showq"}},
       {"oar", "OAR", "oarsub", {"oarstat"}},
@@ -190,37 +191,62 @@ std::string last_line(const std::string& text) {
   return line.size() > 150 ? line.substr(0, 150) + "..." : line;
 }
 
-// "" when it can be used from here: the programs are there, and the scheduler itself answers.
-std::string missing_for(const Scheduler& scheduler) {
+struct EnvState {
+  std::string missing;  // "" when it can be used from here
+  std::vector<std::string> queues;
+};
+
+// What `options.queue` may name. Slurm marks its default partition with a star.
+std::vector<std::string> queues_in(const std::string& answer) {
+  std::vector<std::string> queues;
+  for (const auto& line : split(answer, '\n')) {
+    const auto words = split_words(line);
+    if (words.empty() || words[0] == "Queue" || words[0] == "QUEUE_NAME" || words[0][0] == '-')
+      continue;  // headers
+    std::string queue(words[0]);
+    if (queue.back() == '*') queue.replace(queue.size() - 1, 1, " (default)");
+    if (std::find(queues.begin(), queues.end(), queue) == queues.end())
+      queues.push_back(std::move(queue));
+  }
+  return queues;
+}
+
+// Usable are those whose programs are there and whose scheduler itself answers.
+EnvState look_at(const Scheduler& scheduler) {
   if (find_program(scheduler.submit).empty())
-    return fmt::format("needs `{}` on PATH", scheduler.submit);
-  if (scheduler.question.empty()) return "";
+    return {fmt::format("needs `{}` on PATH", scheduler.submit), {}};
+  if (scheduler.question.empty()) return {};
   if (find_program(scheduler.question[0]).empty())
-    return fmt::format("`{}` is here, but not {}'s `{}`", scheduler.submit, scheduler.name,
-                       scheduler.question[0]);
+    return {fmt::format("`{}` is here, but not {}'s `{}`", scheduler.submit, scheduler.name,
+                        scheduler.question[0]),
+            {}};
   const CommandResult answer =
       run_command({.argv = scheduler.question, .timeout = std::chrono::seconds(5)});
-  if (answer.ok()) return "";
+  if (answer.ok())
+    return {"", scheduler.lists_queues ? queues_in(answer.out) : std::vector<std::string>()};
   if (answer.timed_out)
-    return fmt::format("`{}` is here, but {} did not answer `{}` within 5 s", scheduler.submit,
-                       scheduler.name, join(scheduler.question, " "));
+    return {fmt::format("`{}` is here, but {} did not answer `{}` within 5 s", scheduler.submit,
+                        scheduler.name, join(scheduler.question, " ")),
+            {}};
   const std::string words = last_line(trim(answer.err).empty() ? answer.out : answer.err);
-  return fmt::format("`{}` is here, but {} does not answer: {}", scheduler.submit, scheduler.name,
-                     words.empty() ? answer.describe() : words);
+  return {fmt::format("`{}` is here, but {} does not answer: {}", scheduler.submit, scheduler.name,
+                      words.empty() ? answer.describe() : words),
+          {}};
 }
 
 Json find_envs(const Json& gpus) {
   Json out = Json::object();
-  const auto put = [&](const char* env, const std::string& missing) {
-    out[env] = {{"usable", missing.empty()}, {"needs", missing}};
+  const auto put = [&](const char* env, const EnvState& state) {
+    out[env] = {{"usable", state.missing.empty()}, {"needs", state.missing}};
+    if (!state.queues.empty()) out[env]["queues"] = state.queues;
   };
-  put("local", "");
-  put("local_gpu", gpus["visible"] > 0 ? "" : "needs a visible NVIDIA GPU");
-  std::vector<std::pair<const char*, std::future<std::string>>> asked;
+  put("local", {});
+  put("local_gpu", {gpus["visible"] > 0 ? "" : "needs a visible NVIDIA GPU", {}});
+  std::vector<std::pair<const char*, std::future<EnvState>>> asked;
   for (const Scheduler& scheduler : schedulers())
-    asked.emplace_back(scheduler.env, std::async(std::launch::async,
-                                                 [&scheduler] { return missing_for(scheduler); }));
-  for (auto& [env, missing] : asked) put(env, missing.get());
+    asked.emplace_back(scheduler.env,
+                       std::async(std::launch::async, [&scheduler] { return look_at(scheduler); }));
+  for (auto& [env, state] : asked) put(env, state.get());
   return out;
 }
 
@@ -243,9 +269,12 @@ void print_text(const Json& report) {
   for (const auto& [name, tool] : report["programs"].items())
     fmt::print("  {:<14} {}\n", name, tool["version"].get<std::string>());
   fmt::print("parallel.env\n");
-  for (const auto& [env, state] : report["envs"].items())
-    fmt::print("  {:<12} {}\n", env,
-               state["usable"].get<bool>() ? "ready" : state["needs"].get<std::string>());
+  for (const auto& [env, state] : report["envs"].items()) {
+    std::string words = state["usable"].get<bool>() ? "ready" : state["needs"].get<std::string>();
+    if (state.contains("queues"))
+      words += "; queues: " + join(state["queues"].get<std::vector<std::string>>(), ", ");
+    fmt::print("  {:<12} {}\n", env, words);
+  }
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ int run_program(const std::string& name, int argc, char** argv) {
   std::erase_if(stages, take_file);
   if (files_request.model.empty()) std::erase_if(request.overrides, take_file);
   if (quiet) log::configure({.level = log::Level::kWarning});
+  request.quiet = quiet;
 
   if (!files_request.model.empty()) {
     using Format = systems::TranscriptFormat;

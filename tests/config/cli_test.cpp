@@ -122,6 +122,14 @@ void put_program(const fs::path& folder, const std::string& name, const std::str
   fs::permissions(folder / name, fs::perms::owner_all);
 }
 
+TEST(Doctor, ShowsTheQueuesOneMayName) {
+  const TempFolder folder;
+  put_program(folder.path(), "sbatch", "slurm 22.05.8", 0);
+  put_program(folder.path(), "sinfo", "cpu*\ngpu\ngpu", 0);
+  const auto result = run_tutti({"doctor"}, {{"PATH", folder.path().string()}});
+  EXPECT_THAT(result.out, HasSubstr("slurm        ready; queues: cpu (default), gpu\n"));
+}
+
 TEST(Doctor, AsksEachSchedulerAndTellsTheTruth) {
   const TempFolder folder;
   put_program(folder.path(), "sbatch", "slurm 22.05.8", 0);
@@ -138,6 +146,7 @@ TEST(Doctor, AsksEachSchedulerAndTellsTheTruth) {
   EXPECT_TRUE(report["envs"]["lsf"]["usable"].get<bool>());
   EXPECT_THAT(report["envs"]["sge"]["needs"].get<std::string>(),
               HasSubstr("not Grid Engine's `qconf`"));
+  EXPECT_EQ(report["envs"]["lsf"]["queues"], Json({"normal"}));
   EXPECT_FALSE(report["versions"]["tutti"].get<std::string>().empty());
   EXPECT_FALSE(report["versions"]["torch"].get<std::string>().empty());
 }

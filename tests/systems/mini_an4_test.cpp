@@ -43,6 +43,8 @@ TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
   const RecipeFolder recipe("mini_an4");
   const CommandResult first = recipe.run(all_stages(recipe));
   ASSERT_TRUE(first.ok()) << first.describe();
+  EXPECT_THAT(first.err, HasSubstr("[create_dataset] 1 of 8: build the corpus"));
+  EXPECT_THAT(first.err, HasSubstr("[train] 5 of 8: train the model"));
   EXPECT_EQ(num_lines(recipe.read("data/train.jsonl")), 4U);
   EXPECT_EQ(num_lines(recipe.read("data/bpe_30/tokens.txt")), 30U);
   EXPECT_EQ(num_lines(recipe.read(std::string(kExp) + "inference/test/hyp.scp")), 2U);
@@ -61,6 +63,12 @@ TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
   ASSERT_TRUE(third.ok()) << third.describe();
   EXPECT_THAT(third.err, HasSubstr("collect_stats: up to date, skipped"));
   EXPECT_THAT(third.err, Not(HasSubstr("train: up to date, skipped")));
+
+  const CommandResult quiet = recipe.run(all_stages(recipe, {"exp_tag=c", "--quiet"}));
+  ASSERT_TRUE(quiet.ok()) << quiet.describe();
+  EXPECT_THAT(quiet.err, Not(HasSubstr(" of 8: ")));
+  EXPECT_THAT(quiet.err, Not(HasSubstr(" items ("))) << "the progress line of collect_stats, infer";
+  EXPECT_THAT(quiet.out, HasSubstr("WER")) << "results are no chatter";
 }
 
 TEST_F(MiniAn4, KilledAnywhereItContinuesAndTheResultIsTheSame) {

@@ -131,7 +131,7 @@ ValidationReport validate_some(const Dataset& dataset, const ValidationSettings&
 }
 
 ValidationReport validate(const Dataset& dataset, const ValidationSettings& settings,
-                          int num_threads) {
+                          int num_threads, const std::function<void(std::size_t)>& on_done) {
   // Slices are merged in order, so examples do not depend on the threads.
   constexpr std::size_t kSlice = 64;
   const std::size_t num_slices = (dataset.size() + kSlice - 1) / kSlice;
@@ -141,8 +141,10 @@ ValidationReport validate(const Dataset& dataset, const ValidationSettings& sett
   std::mutex mutex;
   const auto work = [&] {
     try {
-      for (std::size_t s = next++; s < num_slices; s = next++)
+      for (std::size_t s = next++; s < num_slices; s = next++) {
         slices[s] = validate_some(dataset, settings, s * kSlice, (s + 1) * kSlice);
+        if (on_done) on_done(std::min(kSlice, dataset.size() - s * kSlice));
+      }
     } catch (...) {  // rethrown below, in the caller's thread
       const std::scoped_lock lock(mutex);
       failure = std::current_exception();

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -54,9 +55,11 @@ struct ValidationReport {
   Json to_json() const;
 };
 
-// All of it, in `num_threads` threads; finished.
+// All of it, in `num_threads` threads; finished. `on_done` hears, from any of them, that so many more
+// utterances are done.
 ValidationReport validate(const Dataset& dataset, const ValidationSettings& settings,
-                          int num_threads = 1);
+                          int num_threads = 1,
+                          const std::function<void(std::size_t)>& on_done = {});
 // Utterances [begin, end); not finished.
 ValidationReport validate_some(const Dataset& dataset, const ValidationSettings& settings,
                                std::size_t begin, std::size_t end);

@@ -139,7 +139,7 @@ void collect_stats(const StageContext& context) {
     options.start_over = context.request.force;
     options.on_error = on_bad(context.training, split);
     options.item_of = [&](std::uint64_t index) -> Json { return dataset->uid(index); };
-    options.progress = true;
+    options.progress = !context.request.quiet;
     options.handle_signals = true;
     log::info("{}: {} utterances", split, dataset->size());
     const auto results = runner(parallel::range(dataset->size()), options);

@@ -259,7 +259,7 @@ void infer(const StageContext& context) {
     options.fingerprint = set_inputs(inference, *sets, s, data_dir);
     options.redo_if_changed = true;
     options.start_over = context.request.force;
-    options.progress = true;
+    options.progress = !context.request.quiet;
     options.handle_signals = true;
     options.finisher = "write_inference_fields";
     options.finisher_params = field_params(inference);

@@ -135,8 +135,13 @@ bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
   return false;
 }
 
-// Returns whether every item of it was done.
-bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
+log::Level log_level(const StageContext& context) {
+  return context.request.quiet ? log::Level::kWarning : log::Level::kInfo;
+}
+
+// `place` is "3 of 8: " where a command has several stages. Returns whether every item of it was done.
+bool run_one(const Stage& stage, const StageContext& context, const std::string& place,
+             bool is_last) {
   const fs::path folder = context.folder(stage.folder_key);
   const Fingerprint inputs = stage.inputs ? stage.inputs(context) : Fingerprint();
   const fs::path record = record_path(stage, context);
@@ -150,11 +155,11 @@ bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
   const bool writes_files = rank.value_or(0) == 0;
   const bool every_rank_logs =
       context.training["stage_log_mode"].value_or<std::string>("rank0") == "per_rank";
-  log::Options logging{.rank = rank, .stage = stage.name};
+  log::Options logging{.level = log_level(context), .rank = rank, .stage = stage.name};
   if (writes_files || every_rank_logs) logging.jsonl_path = log_path(stage, folder, rank);
   log::configure(logging);
   if (writes_files) log_beginning(stage, context);
-  if (!rank) log::info("{}", stage.summary);
+  if (!rank) log::info("{}{}", place, stage.summary);
   if (const Fingerprint before = recorded_inputs(record);
       !rank && !before.empty() && !(before == inputs))
     log::info("runs again, since {}", join(inputs.changes_since(before, 3), "; "));
@@ -171,12 +176,12 @@ bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
     stage.run(own);
   } catch (const std::exception& e) {
     log::debug("stopped: {}", e.what());
-    log::configure({});
+    log::configure({.level = log_level(context)});
     throw;
   }
   const double seconds = Clock::system().unix_seconds() - begin;
   if (left_unfinished || items_failed) {
-    log::configure({});
+    log::configure({.level = log_level(context)});
     return !items_failed;
   }
   if (!writes_files) return true;
@@ -189,7 +194,7 @@ bool run_one(const Stage& stage, const StageContext& context, bool is_last) {
                                     .dump(1) +
                                 "\n");
   if (!rank) log::info("done in {}", format_duration(seconds));
-  log::configure({});
+  log::configure({.level = log_level(context)});
   return true;
 }
 
@@ -261,11 +266,14 @@ bool run_stages(const std::vector<Stage>& stages, const StageContext& context, b
   for (const auto& stage : stages)
     if (!config_of(context, stage.needs).defined())
       throw ConfigError(fmt::format("stage {} needs {}", stage.name, flag_of(stage.needs)));
-  for (const auto& stage : stages) {
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
     if (dry_run) {
       fmt::print("{:2} {:16} {}\n", stage.number, stage.name, stage.summary);
     } else if (stage.name == "train" || launcher_rank().value_or(0) == 0) {
-      whole = run_one(stage, context, &stage == &stages.back()) && whole;
+      const std::string place =
+          stages.size() > 1 ? fmt::format("{} of {}: ", i + 1, stages.size()) : "";
+      whole = run_one(stage, context, place, i + 1 == stages.size()) && whole;
     } else if (train_follows(stages, stage)) {
       wait_for_rank_zero(stage, context);
     }

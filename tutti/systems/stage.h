@@ -32,6 +32,7 @@ struct ContextRequest {
   std::vector<std::string> overrides;
   std::string parallel;  // empty: the files' own `parallel:`
   bool force = false;
+  bool quiet = false;                      // warnings and errors only
   std::vector<std::string> continue_with;  // keys that may differ from what was trained before
 };
 

@@ -5,6 +5,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/data/validate.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/stages.h"
@@ -25,8 +26,10 @@ void validate_dataset(const StageContext& context) {
   std::int64_t errors = 0;
   for (const char* split : {"train", "valid", "test"}) {
     if (context.training["dataset"][split].size() == 0) continue;
-    const auto report = data::validate(*open_corpus(context.training, split, data_dir, sample_rate),
-                                       settings, threads);
+    const auto dataset = open_corpus(context.training, split, data_dir, sample_rate);
+    ProgressBar progress(fmt::format("utterances of {}", split), dataset->size());
+    const auto report = data::validate(*dataset, settings, threads,
+                                       [&](std::size_t count) { progress.add(count); });
     text += fmt::format("== {}\n{}\n", split, report.to_text());
     json[split] = report.to_json();
     errors += report.num_errors();

@@ -1,11 +1,12 @@
 #include "tutti/parallel/run/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "tutti/core/progress.h"
+#include "tutti/core/status.h"
 #include "tutti/core/units.h"
 
 namespace tutti::parallel {
@@ -14,7 +15,7 @@ Progress::Progress(std::uint64_t total, std::uint64_t done_before, bool enabled)
     : total_(total),
       done_before_(done_before),
       enabled_(enabled),
-      terminal_(::isatty(STDERR_FILENO) == 1),
+      terminal_(log::terminal_columns() > 0),
       last_(std::chrono::steady_clock::now()) {}
 
 std::string Progress::line(const RunReport& report, std::uint64_t total,
@@ -52,8 +53,15 @@ void Progress::show(const RunReport& report, bool last) {
   if (!last && now - last_ < interval) return;
   last_ = now;
   const std::string text = line(report, total_, done_before_);
-  std::fprintf(stderr, terminal_ ? (last ? "\r%s\x1b[K\n" : "\r%s\x1b[K") : "%s\n", text.c_str());
-  std::fflush(stderr);
+  if (terminal_ && !last) {
+    const std::uint64_t done = done_before_ + report.done;
+    log::status(progress_bar(static_cast<double>(done) /
+                             static_cast<double>(std::max<std::uint64_t>(total_, 1))) +
+                text);
+    return;
+  }
+  log::status("");
+  std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 }  // namespace tutti::parallel

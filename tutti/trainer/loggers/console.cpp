@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/core/progress.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
 
@@ -92,13 +93,8 @@ std::string log_line(const Progress& p) {
 
 std::string progress_line(const Progress& p, std::size_t columns) {
   std::string bar;
-  if (p.steps && *p.steps > 0) {
-    const double share =
-        std::clamp(static_cast<double>(p.step) / static_cast<double>(*p.steps), 0.0, 1.0);
-    constexpr std::size_t kWidth = 16;
-    const auto full = static_cast<std::size_t>(share * kWidth);
-    bar = fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
-  }
+  if (p.steps && *p.steps > 0)
+    bar = progress_bar(static_cast<double>(p.step) / static_cast<double>(*p.steps));
   const auto loss = p.train.find("loss");
   enum { kEpoch, kStep, kLoss, kValidation, kRate, kSpeed, kEta, kMemory, kParts };
   std::vector<std::string> parts(kParts);

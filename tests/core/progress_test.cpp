@@ -1,0 +1,24 @@
+#include "tutti/core/progress.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+TEST(Progress, BarsFillFromLeftToRight) {
+  EXPECT_EQ(progress_bar(0), "[................] ");
+  EXPECT_EQ(progress_bar(0.25), "[####............] ");
+  EXPECT_EQ(progress_bar(1), "[################] ");
+  EXPECT_EQ(progress_bar(7), progress_bar(1)) << "more came than was announced";
+  EXPECT_EQ(progress_bar(-1), progress_bar(0));
+}
+
+TEST(Progress, LinesSayHowFarHowFastAndHowLong) {
+  EXPECT_EQ(ProgressBar::line("utterances", 250, 1000, 2.0),
+            "250/1000 utterances (25 %), 125/s, ETA 6.0 s");
+  EXPECT_EQ(ProgressBar::line("files", 0, 10, 0.0), "0/10 files (0 %), 0/s, ETA ?");
+  EXPECT_EQ(ProgressBar::line("files", 12, 10, 6.0), "12/10 files (120 %), 2/s, ETA 0.0 s");
+}
+
+}  // namespace
+}  // namespace tutti

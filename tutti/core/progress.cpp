@@ -1,0 +1,54 @@
+#include "tutti/core/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/core/log.h"
+#include "tutti/core/status.h"
+#include "tutti/core/units.h"
+
+namespace tutti {
+
+std::string progress_bar(double share) {
+  constexpr std::size_t kWidth = 16;
+  const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kWidth);
+  return fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
+}
+
+ProgressBar::ProgressBar(std::string what, std::uint64_t total)
+    : what_(std::move(what)), total_(total) {}
+
+ProgressBar::~ProgressBar() { log::status(""); }
+
+std::string ProgressBar::line(const std::string& what, std::uint64_t done, std::uint64_t total,
+                              double seconds) {
+  const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  const double left = static_cast<double>(total - std::min(total, done));
+  return fmt::format("{}/{} {} ({:.0f} %), {:.4g}/s, ETA {}", done, total, what, 100 * share, rate,
+                     rate > 0 ? format_duration(left / rate) : "?");
+}
+
+void ProgressBar::add(std::uint64_t count) noexcept try {
+  constexpr auto kQuiet = std::chrono::seconds(1);
+  const std::scoped_lock lock(mutex_);
+  done_ += count;
+  const auto now = Clock::now();
+  const bool draws = log::terminal_columns() > 0;
+  const auto every = draws ? Clock::duration(std::chrono::milliseconds(200))
+                           : Clock::duration(std::chrono::seconds(30));
+  if (now - begin_ < kQuiet || now - shown_ < every) return;
+  shown_ = now;
+  const std::string text =
+      line(what_, done_, total_, std::chrono::duration<double>(now - begin_).count());
+  if (draws)
+    log::status(progress_bar(static_cast<double>(done_) /
+                             static_cast<double>(std::max<std::uint64_t>(total_, 1))) +
+                text);
+  else
+    log::info("{}", text);
+} catch (const std::exception&) {  // out of memory: nothing to show, and nothing depends on it
+}
+
+}  // namespace tutti

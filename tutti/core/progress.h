@@ -1,0 +1,41 @@
+// How far a long piece of work is, for people: a bar with rate and ETA on a terminal, a plain line every half minute in
+// files, and nothing for what takes less than a second.
+//
+//   ProgressBar progress("utterances", dataset.size());
+//   for (...) progress.add();        // from any thread
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace tutti {
+
+// "[####............] " for a quarter; shares beyond 0 and 1 are cut off.
+std::string progress_bar(double share);
+
+// Thread-safe; never throws. The line goes away with the object.
+class ProgressBar {
+ public:
+  ProgressBar(std::string what, std::uint64_t total);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  void add(std::uint64_t count = 1) noexcept;
+
+  // "250/1000 utterances (25 %), 120/s, ETA 6.2 s"
+  static std::string line(const std::string& what, std::uint64_t done, std::uint64_t total,
+                          double seconds);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::string what_;
+  const std::uint64_t total_;
+  const Clock::time_point begin_ = Clock::now();
+  std::mutex mutex_;
+  std::uint64_t done_ = 0;            // guarded by mutex_
+  Clock::time_point shown_ = begin_;  // guarded by mutex_
+};
+
+}  // namespace tutti
