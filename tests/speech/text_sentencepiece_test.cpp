@@ -3,6 +3,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -189,6 +190,19 @@ TEST(SentencePieceTraining, TokensAreBlankUnkPiecesAndSosEos) {
   const auto encoded = codec.encode("abc bad");
   EXPECT_EQ(encoded.ids.size(), encoded.pieces.size());
   EXPECT_EQ(codec.decode(encoded.ids), "abc bad");
+}
+
+TEST(SentencePieceTraining, WhatAKilledOneHasLeftIsRemovedByTheNext) {
+  TempFolder folder;
+  write_file_atomic(folder.path() / "train.txt", training_text());
+  make_folders(folder.path() / "bpe.training-killed");
+  train_sentencepiece({.input = folder.path() / "train.txt",
+                       .save_path = folder.path() / "bpe/",
+                       .vocab_size = 300});
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"train.txt", "bpe"}));
 }
 
 TEST(SentencePieceTraining, RefusedOptionsAreConfigErrorsAndLeaveNothing) {

@@ -62,8 +62,9 @@ def save(job):
 def counter(name, step=1):
     path = os.path.join(BED, name)
     n = int(open(path).read()) if os.path.exists(path) else 0
-    with open(path, "w") as f:
+    with open(path + ".new", "w") as f:  # its caller may be killed here
         f.write(str(n + step))
+    os.rename(path + ".new", path)
     return n
 
 

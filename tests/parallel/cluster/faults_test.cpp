@@ -29,25 +29,39 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kSlow = {"sh", "-c", "sleep 0.05; echo {}"};
-
 template <class Bed>
 class Faults : public Bed {
  protected:
-  // A run in the background that is past its start-up: `count` slow items on three workers.
+  // Items of 50 ms. Where the gate is closed, those from the 150th on wait for it: however slow the
+  // scheduler's commands are, the run is not over before the test has done its deed.
+  std::filesystem::path gate() const { return this->folder_.path() / "gate"; }
+  void open_gate() const { write_file_atomic(gate(), ""); }
+  std::vector<std::string> slow() const {
+    return {"sh", "-c",
+            "sleep 0.05; [ $0 -lt 150 ] || until [ -e '" + gate().string() +
+                "' ]; do sleep 0.05; done; echo $0",
+            "{}"};
+  }
+  std::string expected_of(int count) {
+    open_gate();
+    return this->local_results(count, slow());
+  }
+  // A run in the background that is past its start-up, and cannot end before the gate is open.
   struct Run {
     std::filesystem::path out;
     bool async = false;
     Process driver;
   };
-  Run start(const std::string& block, int count, bool async) {
+  Run start(const std::string& block, int count, bool async, bool closed = true) {
+    if (closed) std::filesystem::remove(gate());
     Run run{this->folder_.path() / (async ? "async" : "sync"), async, {}};
-    run.driver = this->start_map(block, run.out, count, kSlow, async);
+    run.driver = this->start_map(block, run.out, count, slow(), async);
     EXPECT_TRUE(this->eventually([&] { return this->num_ok(run.out) > 30; }, 120)) << story(run);
     return run;
   }
   // The results when it is over; what went wrong instead of them.
   std::string finish(Run& run) {
+    open_gate();
     const auto status = run.driver.wait();
     if (!status.ok()) return status.describe() + story(run);
     return this->wait_for_results(run.out);
@@ -86,7 +100,7 @@ TYPED_TEST(Faults, AThousandItemsGiveTheBytesOfALocalRun) {
 }
 
 TYPED_TEST(Faults, ACancelledJobAndAKilledWorkerCostNothing) {
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   for (const bool async : {false, true}) {
     auto run = this->start(this->block(3), 300, async);
     if (const std::string line = this->cancel_line("X"); !line.empty()) {
@@ -104,7 +118,7 @@ TYPED_TEST(Faults, ACancelledJobAndAKilledWorkerCostNothing) {
 }
 
 TYPED_TEST(Faults, ANodeThatGoesDownCostsNothing) {
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   for (const bool async : {false, true}) {
     auto run = this->start(this->spread_block(3), 300, async);
     EXPECT_TRUE(this->eventually([&] { return this->worker_pids(run.out).size() >= 3; }));
@@ -117,19 +131,20 @@ TYPED_TEST(Faults, ANodeThatGoesDownCostsNothing) {
 }
 
 TYPED_TEST(Faults, AKilledDriverIsResumedOrNotMissed) {
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   for (const bool async : {false, true}) {
     auto run = this->start(this->block(3), 300, async);
     // With whatever is around it: the wrappers that make it another user's.
     for (const pid_t pid : this->processes_with({" map ", "--output_dir " + run.out.string()}))
       ::kill(pid, SIGKILL);
     run.driver.wait();
+    this->open_gate();
     if (async) {
       EXPECT_EQ(this->wait_for_results(run.out), expected);
     } else {
-      this->expect_nothing_runs(run);  // they leave by themselves
-      EXPECT_LT(this->num_ok(run.out), 300U);
-      const auto resumed = this->map(this->block(2), run.out, 300, kSlow, false);
+      this->expect_nothing_runs(run);          // they leave by themselves
+      EXPECT_LT(this->num_ok(run.out), 300U);  // nobody was there to take their results
+      const auto resumed = this->map(this->block(2), run.out, 300, this->slow(), false);
       EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
       EXPECT_EQ(read_file(run.out / "results.jsonl"), expected);
     }
@@ -140,9 +155,9 @@ TYPED_TEST(Faults, AKilledDriverIsResumedOrNotMissed) {
 TYPED_TEST(Faults, WorkersLeaveBeforeTheirTimeIsUpAndAreReplaced) {
   const std::string block = this->short_lived_block(2);
   if (block.empty()) GTEST_SKIP() << "no time limits here";
-  const std::string expected = this->local_results(350, kSlow);
+  const std::string expected = this->expected_of(350);
   for (const bool async : {false, true}) {
-    auto run = this->start(block, 350, async);
+    auto run = this->start(block, 350, async, false);
     EXPECT_EQ(this->finish(run), expected);
     const std::string logs = this->worker_logs(run.out);
     EXPECT_THAT(logs, HasSubstr("time is nearly up")) << "nobody had to leave";
@@ -154,12 +169,13 @@ TYPED_TEST(Faults, WorkersLeaveBeforeTheirTimeIsUpAndAreReplaced) {
 
 TYPED_TEST(Faults, ARequeuedJobComesBackAsANewWorker) {
   if (this->requeue_line("X").empty()) GTEST_SKIP() << "jobs cannot be requeued here";
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   for (const bool async : {false, true}) {
     auto run = this->start(this->block(2), 300, async);
     std::vector<std::string> jobs;
     ASSERT_TRUE(this->eventually([&] { return (jobs = this->running_jobs()).size() == 2; }));
     this->sh(this->requeue_line("'" + jobs.front() + "'"));
+    this->open_gate();
     // Sooner, Slurm's nodes refuse it: credential revoked.
     const auto soonest = std::chrono::steady_clock::now() + std::chrono::seconds(3);
     EXPECT_TRUE(this->eventually([&] {
@@ -222,10 +238,11 @@ TYPED_TEST(Faults, QueriesThatHangCostNothingButNewWorkers) {
                           this->sh("command -v " + name) + " \"$@\"\n",
                       0755);
   ::setenv("PATH", (shims.string() + ":" + path).c_str(), 1);
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   auto run = this->start(this->block(3), 300, false);
   write_file_atomic(shims / "hang", "");
-  EXPECT_TRUE(this->eventually([&] { return std::filesystem::exists(shims / "hangs"); }));
+  EXPECT_TRUE(this->eventually([&] { return std::filesystem::exists(shims / "hangs"); }, 120));
+  this->open_gate();
   const auto ended = run.driver.wait_for(std::chrono::seconds(50));
   std::filesystem::remove(shims / "hang");
   ::setenv("PATH", path.c_str(), 1);
@@ -237,12 +254,13 @@ TYPED_TEST(Faults, QueriesThatHangCostNothingButNewWorkers) {
 
 // Workers of the first life are refused, cancelled, or leave; the second one has its own.
 TYPED_TEST(Faults, TheNextDriverDoesNotWaitForTheOrphansOfAKilledOne) {
-  const std::string expected = this->local_results(300, kSlow);
+  const std::string expected = this->expected_of(300);
   auto run = this->start(this->block(3), 300, false);
   for (const pid_t pid : this->processes_with({" map ", "--output_dir " + run.out.string()}))
     ::kill(pid, SIGKILL);
   run.driver.wait();
-  const auto next = this->map(this->block(2), run.out, 300, kSlow, false);
+  this->open_gate();
+  const auto next = this->map(this->block(2), run.out, 300, this->slow(), false);
   EXPECT_EQ(next.exit_code, 0) << next.err;
   EXPECT_EQ(read_file(run.out / "results.jsonl"), expected);
   this->expect_nothing_runs(run);
@@ -253,9 +271,9 @@ TYPED_TEST(Faults, BrokenNodesAreNoReasonToGiveUp) {
   const std::string block = this->prologue_block(
       4, "for i in 1 2 3; do mkdir " + broken + "-$i 2>/dev/null && exit 7; done; true");
   if (block.empty()) GTEST_SKIP() << "jobs have no prologue here";
-  const std::string expected = this->local_results(100, kSlow);
+  const std::string expected = this->expected_of(100);
   const auto out = this->folder_.path() / "out";
-  const auto run = this->map(block, out, 100, kSlow, false);
+  const auto run = this->map(block, out, 100, this->slow(), false);
   EXPECT_EQ(run.exit_code, 0) << run.err << this->worker_logs(out);
   EXPECT_TRUE(std::filesystem::exists(broken + "-3")) << "nothing was broken";
   EXPECT_EQ(read_file(out / "results.jsonl"), expected);

@@ -31,6 +31,19 @@ void check(const SentencePieceTraining& config) {
           "tokenizer.user_defined_symbols: got '{}', expected a symbol without commas", symbol));
 }
 
+// Beside its results: what a killed one has left, the next one finds and removes.
+TempFolder work_folder(const std::filesystem::path& save_path) {
+  auto results = std::filesystem::absolute(save_path).lexically_normal();
+  if (!results.has_filename()) results = results.parent_path();
+  const auto place = results.parent_path();
+  const std::string name = results.filename().string() + ".training";
+  make_folders(place);
+  for (const auto& entry : std::filesystem::directory_iterator(place))
+    if (entry.path().filename().string().starts_with(name + "-"))
+      std::filesystem::remove_all(entry.path());
+  return TempFolder(name, place);
+}
+
 }  // namespace
 
 bool SentencePieceFiles::complete() const {
@@ -48,7 +61,7 @@ SentencePieceFiles train_sentencepiece(const SentencePieceTraining& config, Comm
   if (!std::filesystem::exists(config.input))
     throw IoError(
         fmt::format("cannot train a tokenizer: {} does not exist", config.input.string()));
-  const TempFolder folder("tutti-spm");
+  const TempFolder folder = work_folder(config.save_path);
   const std::string prefix = (folder.path() / "model").string();
   Command command{.argv = {"spm_train", "--input=" + config.input.string(),
                            "--model_prefix=" + prefix, "--model_type=" + config.model_type,
