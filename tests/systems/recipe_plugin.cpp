@@ -47,9 +47,10 @@ struct Pull : torch::nn::Module {
 };
 class PullModel final : public trainer::ModuleModel {
  public:
-  PullModel(std::shared_ptr<Pull> pull, double target)
-      : ModuleModel(pull), pull_(std::move(pull)), target_(target) {}
+  PullModel(std::shared_ptr<Pull> pull, double target, bool fails)
+      : ModuleModel(pull), pull_(std::move(pull)), target_(target), fails_(fails) {}
   trainer::StepOutput training_step(const trainer::Batch&) override {
+    if (fails_) pull_->place.view({7});  // as any mistake with shapes
     trainer::StepOutput out;
     out.loss = (pull_->place - target_).square().sum();
     out.stats["loss"] = out.loss.detach();
@@ -59,9 +60,11 @@ class PullModel final : public trainer::ModuleModel {
  private:
   std::shared_ptr<Pull> pull_;
   double target_;
+  bool fails_;
 };
 struct PullSettings {
   double target = 1;
+  std::string fails;
 };
 
 // ---- what infer runs instead of a recogniser
@@ -97,8 +100,10 @@ config::Schema<LengthSettings> length_schema(const char* name) {
 TUTTI_PLUGIN(registry) {
   config::Schema<PullSettings> pull("pull", "One number.");
   pull.field("target", &PullSettings::target, "where it is pulled to");
+  pull.field("fails", &PullSettings::fails, "when", {.one_of = {"", "built", "used"}});
   registry.add<trainer::TrainableModel>(pull, [](const PullSettings& s, const config::Node&) {
-    return std::make_unique<PullModel>(std::make_shared<Pull>(), s.target);
+    if (s.fails == "built") throw std::out_of_range("the table has no row 7");
+    return std::make_unique<PullModel>(std::make_shared<Pull>(), s.target, s.fails == "used");
   });
   config::Schema<SilenceSettings> silence("silence", "Nothing to hear.");
   silence.field("count", &SilenceSettings::count, "utterances", {.min = 1});

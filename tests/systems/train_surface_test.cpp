@@ -227,6 +227,24 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   EXPECT_THAT(result.err, Not(HasSubstr("bug")));
 }
 
+// The same of a plugin's, when it is built and when it is used.
+TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
+  const ToyRecipe recipe;
+  std::string yaml = recipe.read("train.yaml");
+  const auto model = yaml.find("model: {"), end = yaml.find('\n', model);
+  yaml.replace(model, end - model,
+               "model: {_target_: pull}\nplugins: [" TUTTI_BIN_DIR "/libtutti_recipe_plugin.so]");
+  write_file_atomic(recipe.path() / "train.yaml", yaml);
+  const auto built = recipe.train({"++model.fails=built"});
+  EXPECT_EQ(built.exit_code, 3) << built.describe();
+  EXPECT_THAT(built.err, HasSubstr("model pull: it could not be built: the table has no row 7"));
+  const auto used = recipe.train({"++model.fails=used"});
+  EXPECT_EQ(used.exit_code, 3) << used.describe();
+  EXPECT_THAT(used.err, HasSubstr("shape '[7]' is invalid"));
+  EXPECT_THAT(used.err, HasSubstr("the model's own code"));
+  EXPECT_TRUE(recipe.train().ok());
+}
+
 TEST(TrainSurface, AnomaliesAreNamed) {
   const ToyRecipe recipe(R"(
 def forward(self, speech, speech_lengths, text, text_lengths):
@@ -313,6 +331,38 @@ trainer:
                                                        0.005, 0.0025, 0.0025, 0.0025, 0.0025));
   EXPECT_THAT(recipe.read("exp/valid.loss.txt"), testing::ContainsRegex("^[0-9.]+"));
   EXPECT_THAT(result.out + result.err, HasSubstr("hidden"));
+}
+
+// One utterance per batch, at half the level, until the callback has seen enough.
+TEST(TrainSurface, ASamplerATransformAndACallbackOfAPluginAreCalled) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    n = speech_lengths.float().unsqueeze(1) / 10000.0
+    loss = ((n @ self.weight + self.bias - 1.0) ** 2).mean()
+    return (loss, {"level": speech.max(), "utterances": speech_lengths.sum() * 0 + speech_lengths.size(0)}, torch.tensor(1.0))
+)");
+  std::string shapes;
+  for (int i = 0; i < 16; ++i)
+    shapes += "utt" + std::to_string(i) + " " + std::to_string(1600 + 160 * i) + "\n";
+  write_file_atomic(recipe.path() / "shape", shapes);
+  std::string yaml = recipe.read("train.yaml");
+  const auto replace = [&yaml](const std::string& from, const std::string& to) {
+    ASSERT_NE(yaml.find(from), std::string::npos) << from;
+    yaml.replace(yaml.find(from), from.size(), to);
+  };
+  replace("train: {iter_factory: null, batch_size: 4, shuffle: true}",
+          "train: {batches: {type: one_by_one, shape_files: [shape]}}");
+  replace("{manifest: data/train.jsonl}}",
+          "{manifest: data/train.jsonl}, transform: {_target_: gain, factor: 0.5}}");
+  replace("logger: false}", "logger: false, callbacks: [{_target_: stop_below, loss: 1000}]}");
+  write_file_atomic(recipe.path() / "train.yaml",
+                    yaml + "plugins: [" TUTTI_BIN_DIR "/libtutti_docs_plugin_parts.so]\n");
+  const auto result = recipe.train();
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(result.out + result.err, HasSubstr("good enough"));
+  EXPECT_EQ(recipe.series("train/utterances"), std::vector<double>(16, 1.0));
+  EXPECT_THAT(recipe.series("train/level"), testing::Each(testing::DoubleNear(0.05, 1e-3)));
+  EXPECT_THAT(recipe.series("valid/level"), testing::Each(testing::DoubleNear(0.1, 1e-3)));
 }
 
 }  // namespace
