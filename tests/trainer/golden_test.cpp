@@ -80,7 +80,7 @@ TEST(TorchNumbers, Optimizers) {
       }
       w.mutable_grad() = torch::cos(index + 1.3 * static_cast<double>(step)) * (1 + 0.1 * index) +
                          0.1 * w.detach();
-      optimizer->step({static_cast<std::int64_t>(step), 0}, 1.0, {});
+      optimizer->step({static_cast<std::int64_t>(step), 0}, 1.0);
       for (int i = 0; i < 5; ++i)
         EXPECT_NEAR(w[i].item<double>(), item["weights"][step][i].get<double>(), 1e-6)
             << yaml << " update " << step;
