@@ -1,7 +1,12 @@
 // The life of jobs over a scheduler that is played: lags, lies, refusals.
+#include <cstdlib>
+#include <set>
+
 #include "tests/parallel/backends/support.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {
@@ -32,6 +37,41 @@ TEST_F(JobQueue, CountsWorkersIntoJobsOfAnArray) {
   EXPECT_THAT(read_file(folder_.path() / "scripts/job-0.sh"), HasSubstr("--array=0-2"));
   // later jobs go on counting
   EXPECT_THAT(queue.submit(1)[0].worker_ids, ElementsAre(12, 13, 14, 15));
+}
+
+// What a queue may show to others is worth as little as can be.
+TEST_F(JobQueue, ExportedKeysAreThoseOfTheSubmissionsOwnWorkers) {
+  KeyRing keys(folder_.path());
+  keys.publish({.endpoint = "tcp://127.0.0.1:1", .server_key = std::string(40, 'x')});
+  std::vector<std::set<std::string>> exported;
+  PlayedScheduler slurm([&](const Command& command) {
+    ::setenv(kConnectVariable, command.env.at(kConnectVariable).c_str(), 1);
+    const std::string hex = command.env.at(kConnectVariable);
+    EXPECT_LT(hex.size(), 16U << 10);
+    std::string text;
+    for (std::size_t i = 0; i < hex.size(); i += 2)
+      text.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    std::set<std::string> ids;
+    for (const auto& [id, key] : Json::parse(text).at("keys").items()) ids.insert(id);
+    exported.push_back(ids);
+    return says(std::to_string(exported.size()) + "\n");
+  });
+  WorkerLaunch launch = example_launch();
+  launch.run_folder = folder_.path();
+  launch.keys = &keys;
+  JobQueueBackend queue(
+      make_slurm(),
+      options_from(SchedulerKind::kSlurm, "{cores: 1, memory: 1GB, export_keys: true}"), launch,
+      slurm, clock_);
+  EXPECT_EQ(queue.submit(100).size(), 100U);
+  ASSERT_EQ(exported.size(), 2U);
+  EXPECT_EQ(exported[0].size(), 64U);
+  EXPECT_EQ(exported[1].size(), 36U);
+  EXPECT_TRUE(exported[0].contains("63") && exported[1].contains("64"));
+  // A worker of the second one finds its own key there, which is the one of the file.
+  const KeyPair own = read_connect_file("/nowhere", 99).worker;
+  EXPECT_EQ(own.secret_key, read_file(worker_key_file(folder_.path(), 99)));
+  EXPECT_EQ(std::getenv(kConnectVariable), nullptr) << "items must not see it";
 }
 
 TEST_F(JobQueue, ClustersWithoutArraysGetOneJobAfterAnother) {

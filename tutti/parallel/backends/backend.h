@@ -22,6 +22,8 @@
 
 namespace tutti::parallel {
 
+class KeyRing;
+
 // What a worker process must be told, the same for every backend. A backend appends
 // {"--id", "<worker id>"} to the command, one process per id, and sends its output to
 // run_folder/logs/worker-<id>.log. wire/worker_env.h has what the worker's environment may say.
@@ -34,6 +36,9 @@ struct WorkerLaunch {
   // Of the driver: names what it submits, so that it can be found again, and tells the workers of
   // two drivers in one folder apart. Empty: none.
   std::string life;
+  // Issues the keys of workers before they are asked for; the backend says for whom. None: workers
+  // need no key (async), or nothing is submitted. Must outlive the backend.
+  KeyRing* keys = nullptr;
 };
 
 enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };

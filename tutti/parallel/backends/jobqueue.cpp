@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <utility>
@@ -17,6 +18,8 @@
 
 namespace tutti::parallel {
 namespace {
+
+constexpr int kMostExportedKeys = 64;  // of one submission: 100 letters each
 
 using namespace std::chrono_literals;
 
@@ -120,7 +123,11 @@ std::vector<Submission> JobQueueBackend::plan(int n) const {
   std::vector<Submission> out;
   int jobs_left = (n + options_.processes - 1) / options_.processes;
   int first = next_worker_id_;
-  const int most = options_.job_array && !arrays_refused_ ? dialect_->max_array() : 1;
+  int most = options_.job_array && !arrays_refused_ ? dialect_->max_array() : 1;
+  // Jobs of one array share their environment, and with it each other's keys; and there is little
+  // room in it.
+  if (options_.export_keys)
+    most = std::min(most, std::max(1, kMostExportedKeys / options_.processes));
   for (int i = next_submission_; jobs_left > 0; ++i) {
     Submission submission;
     submission.num_jobs = std::min(jobs_left, most);
@@ -155,8 +162,12 @@ CommandResult JobQueueBackend::run_submit(const Command& command) {
 
 std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission) {
   SubmissionText text = dialect_->text(options_, launch_, submission);
-  if (options_.export_keys)
-    text.submit.env[kConnectVariable] = connect_variable(launch_.run_folder);
+  if (launch_.keys != nullptr) {
+    std::vector<int> ids(static_cast<std::size_t>(submission.num_jobs * options_.processes));
+    std::iota(ids.begin(), ids.end(), submission.first_worker_id);
+    launch_.keys->issue(ids);
+    if (options_.export_keys) text.submit.env[kConnectVariable] = launch_.keys->variable(ids);
+  }
   for (const auto& [name, content] : text.beside)
     write_file_atomic(submission.folder / name, content, 0700);
   write_file_atomic(submission.folder / (submission.stem + text.script_suffix), text.script, 0700);

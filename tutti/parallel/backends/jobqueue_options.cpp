@@ -12,6 +12,21 @@
 namespace tutti::parallel {
 namespace {
 
+// The command by which other users may see the environment of a job; null: there is none.
+const char* shows_environment(SchedulerKind kind) {
+  switch (kind) {
+    case SchedulerKind::kPbs:
+    case SchedulerKind::kMoab:
+      return "qstat -f";
+    case SchedulerKind::kSge:
+      return "qstat -j";
+    case SchedulerKind::kHtcondor:
+      return "condor_q -l";
+    default:
+      return nullptr;
+  }
+}
+
 using config::Node;
 using config::Problems;
 using config::Schema;
@@ -402,9 +417,10 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
   s.field("drain_margin", &O::drain_margin,
           "a worker takes no item in this last part of the walltime; null: a tenth, 10 s to 5 min",
           {.min = 0, .unit = "seconds"});
-  s.field("export_keys", &O::export_keys,
-          "hand the run's keys to jobs through the scheduler's environment export too, for nodes "
-          "that may not read the 0600 file in the run folder");
+  s.field(
+      "export_keys", &O::export_keys,
+      "hand the workers' keys to their jobs through the scheduler's environment export too, for "
+      "nodes that may not read the 0600 files in the run folder");
   s.field("job_array", &O::job_array, "submit several jobs as one array where the scheduler can");
   const auto own = [&](auto key, auto member, auto doc, config::Rule rule = {}) {
     if (has(kind, key)) s.field(key, member, doc, std::move(rule));
@@ -491,12 +507,13 @@ O parse_jobqueue_options(SchedulerKind kind, const Node& options, Problems& prob
   read_python(normal, out, problems);
   if (out.export_keys && kind == SchedulerKind::kOar)
     problems.add(normal["export_keys"], "OAR exports no environment to jobs", "remove it");
-  else if (out.export_keys)
-    problems.warn(
-        normal["export_keys"],
-        "the key of the run goes into the job's environment, which some schedulers show to "
-        "other users: while the run lives they could pose as one of its workers",
-        "a run folder that the nodes share needs no export_keys (docs/security.md)");
+  else if (const char* shows = shows_environment(kind); out.export_keys && shows != nullptr)
+    problems.warn(normal["export_keys"],
+                  fmt::format("the keys of a submission's workers go into its jobs' environment, "
+                              "which `{}` may show to other users: while the run lives they could "
+                              "pose as one of these workers",
+                              shows),
+                  "a run folder that the nodes share needs no export_keys (docs/security.md)");
   notices(out, normal, problems);
   check_shape(kind, normal, out, problems);
   return out;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -14,6 +15,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/backends/cluster.h"
+#include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
 namespace {
@@ -232,6 +234,11 @@ class KubeBackend final : public Backend {
       const std::string name = job_name(next_job_++);
       Json manifest = kube_manifest(settings_, launch_, name, n, next_worker_id_, version());
       unsure_ = Unsure{name, n, kube_avoid(std::move(manifest), avoid_).dump(2)};
+      if (launch_.keys != nullptr) {
+        std::vector<int> ids(static_cast<std::size_t>(n));
+        std::iota(ids.begin(), ids.end(), next_worker_id_);
+        launch_.keys->issue(ids);
+      }
     }
     const std::string name = unsure_->name;
     n = unsure_->n;

@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/local.h"
+#include "tutti/parallel/wire/secrets.h"
 #include "tutti/parallel/wire/worker_env.h"
 #include "tutti/parallel/worker/worker.h"
 
@@ -196,6 +197,7 @@ std::vector<JobStatus> LocalBackend::submit(int n) {
     Job job;
     job.id = next_id_++;
     job.slot = free_slot();
+    if (launch_.keys != nullptr) launch_.keys->issue({job.id});
     job.process = Process::start(worker_command(job.id, job.slot));
     job.name = std::to_string(job.process.pid());
     started.push_back({.job_id = job.name,
@@ -264,6 +266,7 @@ class ThreadBackend final : public Backend {
     std::vector<JobStatus> started;
     for (int i = 0; i < n; ++i) {
       const int id = next_id_++;
+      if (launch_.keys != nullptr) launch_.keys->issue({id});
       WorkerOptions worker{.run_folder = launch_.run_folder,
                            .id = id,
                            .death_timeout_s = options_.death_timeout.seconds,

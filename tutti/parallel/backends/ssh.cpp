@@ -256,11 +256,17 @@ class SshBackend final : public Backend {
     job.hold = UniqueFd(fds[1]);
     // The key travels inside the connection and is never a file over there, where a folder of this
     // name may be of another user, or of a run of ours that died.
-    std::string connect;
-    std::error_code none;
-    if (std::filesystem::exists(connect_file(launch_.run_folder), none))
-      connect = connect_variable(launch_.run_folder);
-    write_all(job.hold.get(), connect + "\n", "ssh's input");  // far less than a pipe holds
+    std::string connect = "\n";
+    if (launch_.keys != nullptr) {
+      launch_.keys->issue(job.worker_ids);
+      connect = launch_.keys->variable(job.worker_ids) + "\n";
+    }
+    // The pipe must hold it all: nobody reads yet.
+    if (const int size = static_cast<int>(connect.size());
+        ::fcntl(fds[1], F_GETPIPE_SZ) < size && ::fcntl(fds[1], F_SETPIPE_SZ, size) < size)
+      throw_errno(fmt::format("no pipe holds the keys of {} workers", job.worker_ids.size()),
+                  errno);
+    write_all(job.hold.get(), connect, "ssh's input");
     Command command{.argv = ssh_command(settings_.hosts[job.host],
                                         ssh_remote_script(settings_, launch_, job.worker_ids))};
     command.stdin_fd = read_end.get();

@@ -60,6 +60,8 @@ void Dispatcher::on_results(PoolWorker& worker, std::string bytes, Pool& pool) {
   batch.bytes = std::make_unique<const std::string>(std::move(bytes));
   const auto message = wire::decode(*batch.bytes);  // again, so that views point into the batch
   const auto& results = std::get<wire::Results>(*message);
+  if (run_->schedule.holder(results.lease).value_or(worker.id) != worker.id)
+    return on_bad_message();
   batch.outcomes.reserve(results.records.size());
   const wire::ResultRecord* first_failed = nullptr;
   for (const wire::ResultRecord& record : results.records) {
@@ -115,8 +117,10 @@ void Dispatcher::on_heartbeat(PoolWorker& worker, std::uint64_t queued_items) {
     take_leases(worker);
 }
 
-void Dispatcher::on_released(std::uint64_t lease, const std::vector<wire::IndexRange>& ranges) {
-  if (run_ && !run_->schedule.release(lease, ranges)) ++run_->report.bad_messages;
+void Dispatcher::on_released(const PoolWorker& worker, const wire::Released& released) {
+  if (!run_) return;
+  const bool own = run_->schedule.holder(released.lease).value_or(worker.id) == worker.id;
+  if (!own || !run_->schedule.release(released.lease, released.ranges)) on_bad_message();
 }
 
 void Dispatcher::on_bad_message() {

@@ -31,7 +31,7 @@ class Dispatcher {
   // ---- what workers say
   void on_results(PoolWorker& worker, std::string bytes, Pool& pool);
   void on_heartbeat(PoolWorker& worker, std::uint64_t queued_items);
-  void on_released(std::uint64_t lease, const std::vector<wire::IndexRange>& ranges);
+  void on_released(const PoolWorker& worker, const wire::Released& released);
   void on_trouble(PoolWorker& worker, const wire::Trouble& trouble, Pool& pool);
   void on_bad_message();
   void on_stale_message();

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cstdlib>
 #include <cstring>
 
 #include "tutti/core/error.h"
@@ -27,15 +27,16 @@ bool take(zmq::socket_t& socket, zmq::message_t& part) {
 }  // namespace
 
 DriverSocket::DriverSocket(Options options)
-    : options_(std::move(options)), router_(context_, ZMQ_ROUTER), monitor_(context_, ZMQ_PAIR) {
+    : options_(std::move(options)),
+      router_(context_, ZMQ_ROUTER),
+      monitor_(context_, ZMQ_PAIR),
+      keys_(options_.run_folder),
+      doorman_(context_, keys_) {
   const KeyPair own = make_key_pair();
-  const KeyPair worker = make_key_pair();
-  doorman_ = std::make_unique<Doorman>(context_.handle(), worker.public_key);
   router_.set(zmq::sockopt::curve_server, true);
   router_.set(zmq::sockopt::curve_secretkey, own.secret_key);
   router_.set(zmq::sockopt::zap_domain, "tutti");
   router_.set(zmq::sockopt::router_mandatory, true);
-  router_.set(zmq::sockopt::router_handover, true);  // a worker that reconnects keeps its name
   // A peer that does not finish its handshake is dropped; many at once need longer.
   router_.set(zmq::sockopt::handshake_ivl, std::max(5000, 2 * options_.n_workers));
   router_.set(zmq::sockopt::linger, 500);
@@ -60,21 +61,13 @@ DriverSocket::DriverSocket(Options options)
   }
   const std::string bound = router_.get(zmq::sockopt::last_endpoint);
   const std::string port = bound.substr(bound.rfind(':'));
-  ConnectInfo info{
-      .endpoint = "", .server_key = own.public_key, .worker = worker, .life = options_.life};
+  ConnectInfo info{.server_key = own.public_key, .life = options_.life};
   for (const std::string& address : addresses)
     info.more_endpoints.push_back("tcp://" + address + port);
   endpoint_ = info.more_endpoints.front();
   info.endpoint = endpoint_;
   info.more_endpoints.erase(info.more_endpoints.begin());
-  write_connect_file(options_.run_folder, info);
-}
-
-DriverSocket::~DriverSocket() {
-  doorman_.reset();
-  std::error_code ignored;  // a read-only or vanished folder must not break the way out
-  std::filesystem::remove(connect_file(options_.run_folder), ignored);
-  std::filesystem::remove(life_file(options_.run_folder), ignored);
+  keys_.publish(std::move(info));
 }
 
 void DriverSocket::wait(int fd, int limit_ms) {
@@ -87,23 +80,32 @@ void DriverSocket::wait(int fd, int limit_ms) {
 std::optional<DriverSocket::Letter> DriverSocket::receive() {
   zmq::message_t part;
   if (!take(router_, part)) return std::nullopt;
-  Letter letter{part.to_string(), ""};
+  const std::string route = part.to_string();
+  Letter letter;
   for (int frame = 1; part.more(); ++frame) {
     if (!take(router_, part)) break;  // cannot be: the parts of a message come together
-    if (frame == 1)
+    if (frame == 1) {
       letter.bytes = part.to_string();
-    else
+      const char* name = ::zmq_msg_gets(part.handle(), "User-Id");  // the doorman's word
+      if (name != nullptr) letter.worker = std::atoi(name);
+    } else {
       letter.bytes.clear();  // ours have one frame: drop the rest as malformed
+    }
   }
+  if (letter.worker >= 0) routes_[letter.worker] = route;  // it may have connected anew
   return letter;
 }
 
-bool DriverSocket::send(const std::string& identity, std::string_view message) {
-  // Not socket_t::send: to it, a worker that has gone would be an exception.
-  if (::zmq_send(router_.handle(), identity.data(), identity.size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) <
-      0)
+bool DriverSocket::send(int worker, std::string_view message) {
+  const auto route = routes_.find(worker);
+  if (route == routes_.end()) return false;
+  try {
+    return router_.send(zmq::buffer(route->second),
+                        zmq::send_flags::sndmore | zmq::send_flags::dontwait) &&
+           router_.send(zmq::buffer(message), zmq::send_flags::dontwait);
+  } catch (const zmq::error_t&) {  // it has gone
     return false;
-  return ::zmq_send(router_.handle(), message.data(), message.size(), ZMQ_DONTWAIT) >= 0;
+  }
 }
 
 DriverSocket::Events DriverSocket::take_events() {
@@ -120,20 +122,6 @@ DriverSocket::Events DriverSocket::take_events() {
       ++events.refused;
   }
   return events;
-}
-
-std::string DriverSocket::identity_of(int worker) const {
-  return worker_identity(worker, options_.life);
-}
-
-std::optional<int> DriverSocket::worker_of(std::string_view identity) const {
-  const auto dot = identity.find('.');
-  if (identity.empty() || identity[0] != 'w' || dot == std::string_view::npos) return std::nullopt;
-  if (identity.substr(dot + 1) != options_.life) return std::nullopt;
-  int worker = -1;
-  const auto [end, error] = std::from_chars(identity.data() + 1, identity.data() + dot, worker);
-  if (error != std::errc() || end != identity.data() + dot || worker < 0) return std::nullopt;
-  return worker;
 }
 
 }  // namespace tutti::parallel

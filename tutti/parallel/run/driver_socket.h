@@ -1,16 +1,18 @@
 // The driver's end of the wire: one authenticated ROUTER socket, and what its monitor tells of
-// peers. Whoever connects must know the key of connect.json and call itself `wID.LIFE`: workers of
-// an earlier driver in the same folder are strangers. Used by one thread. Internal to the room.
+// peers. Who a peer is, its key says (wire/secrets.h), so that no worker can pose as another, and
+// workers of an earlier driver in the same folder are strangers. Used by one thread, but for
+// keys(). Internal to the room.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <zmq.hpp>
 
+#include "tutti/parallel/run/doorman.h"
 #include "tutti/parallel/wire/secrets.h"
 
 namespace tutti::parallel {
@@ -26,19 +28,19 @@ class DriverSocket {
   };
   // Listens, and writes connect.json. Throws CommError, IoError.
   explicit DriverSocket(Options options);
-  ~DriverSocket();  // removes connect.json
 
+  KeyRing& keys() noexcept { return keys_; }  // any thread
   const std::string& endpoint() const noexcept { return endpoint_; }
   // Until a message, a monitor event or `fd` is there, or `limit_ms` have passed.
   void wait(int fd, int limit_ms);
 
   struct Letter {
-    std::string identity;
+    int worker = -1;
     std::string bytes;
   };
   std::optional<Letter> receive();
-  // False: nobody of that name is there, or its queue is full.
-  bool send(const std::string& identity, std::string_view message);
+  // False: it is not there, or its queue is full.
+  bool send(int worker, std::string_view message);
 
   struct Events {
     int disconnected = 0;
@@ -46,16 +48,14 @@ class DriverSocket {
   };
   Events take_events();
 
-  std::string identity_of(int worker) const;
-  // The worker's number if it is one of this driver's life.
-  std::optional<int> worker_of(std::string_view identity) const;
-
  private:
   const Options options_;
   zmq::context_t context_;
-  std::unique_ptr<Doorman> doorman_;  // must go before the context
   zmq::socket_t router_;
   zmq::socket_t monitor_;
+  KeyRing keys_;
+  Doorman doorman_;
+  std::map<int, std::string> routes_;  // ZeroMQ's name for the worker's newest connection
   std::string endpoint_;
 };
 

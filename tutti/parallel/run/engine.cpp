@@ -72,8 +72,10 @@ Engine::Engine(ParallelSettings settings, ClientOptions options)
                                                                  .local = local_,
                                                                  .interface = settings_.interface,
                                                                  .n_workers = settings_.n_workers});
-  WorkerLaunch launch{
-      .command = options_.worker_command, .run_folder = options_.run_folder, .life = life};
+  WorkerLaunch launch{.command = options_.worker_command,
+                      .run_folder = options_.run_folder,
+                      .life = life,
+                      .keys = &socket_->keys()};
   if (local_) launch.env[worker_env::kOpenFiles] = std::to_string(files);
   pool_ = std::make_unique<Pool>(Pool::Options{.settings = settings_,
                                                .client = options_,
@@ -181,31 +183,25 @@ void Engine::receive_all() {
   for (int i = 0; i < 256; ++i) {
     auto letter = socket_->receive();
     if (!letter) return;
-    handle(letter->identity, std::move(letter->bytes));
+    handle(letter->worker, std::move(letter->bytes));
   }
 }
 
-void Engine::handle(const std::string& identity, std::string bytes) {
+void Engine::handle(int id, std::string bytes) {
   const auto message = wire::decode(bytes);
   if (!message) {
     dispatcher_.on_bad_message();
-    log::warning("dropped a malformed message of {} bytes", bytes.size());
-    return;
-  }
-  const auto id = socket_->worker_of(identity);
-  if (!id) {  // knows the key, but is of another driver's life
-    dispatcher_.on_bad_message();
-    socket_->send(identity, wire::encode(wire::Stop{}));
+    complain_of_malformed(id, bytes.size());
     return;
   }
   if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
-    if (hello->worker == static_cast<std::uint32_t>(*id))
-      pool_->on_hello(*id, hello->pid, hello->host);
+    if (hello->worker == static_cast<std::uint32_t>(id))
+      pool_->on_hello(id, hello->pid, hello->host);
     else
       dispatcher_.on_bad_message();
     return;
   }
-  PoolWorker* worker = pool_->heard(*id);
+  PoolWorker* worker = pool_->heard(id);
   if (worker == nullptr) {
     // A worker that was given up on and came back; the fence drops what it brings.
     dispatcher_.on_stale_message();
@@ -223,13 +219,23 @@ void Engine::handle(const std::string& identity, std::string bytes) {
     if (failed->job == dispatcher_.job_serial())
       pool_->on_env_failed(*worker, failed->exit_code, failed->error);
   } else if (const auto* released = std::get_if<wire::Released>(&*message)) {
-    dispatcher_.on_released(released->lease, released->ranges);
+    dispatcher_.on_released(*worker, *released);
   } else if (const auto* trouble = std::get_if<wire::Trouble>(&*message)) {
     dispatcher_.on_trouble(*worker, *trouble, *pool_);
   } else if (std::holds_alternative<wire::Bye>(*message)) {
     worker->said_bye = true;
     dispatcher_.take_leases(*worker);
   }
+}
+
+// A peer that talks nonsense may do so all day: the log tells of it now and then.
+void Engine::complain_of_malformed(int id, std::size_t num_bytes) {
+  ++num_malformed_;
+  const auto now = steady_clock::now();
+  if (now < next_complaint_) return;
+  next_complaint_ = now + std::chrono::seconds(10);
+  log::warning("dropped a malformed message of {} bytes from worker {}; {} so far", num_bytes, id,
+               num_malformed_);
 }
 
 void Engine::on_lost(const PoolWorker& worker, bool blame) {

@@ -44,7 +44,8 @@ class Engine final : public PoolListener {
   void pass(SteadyTime now);
   void take_commands();
   void receive_all();
-  void handle(const std::string& identity, std::string bytes);
+  void handle(int id, std::string bytes);  // of worker `id`
+  void complain_of_malformed(int id, std::size_t num_bytes);
   int num_wanted() const;
 
   void on_lost(const PoolWorker& worker, bool blame) override;
@@ -70,6 +71,8 @@ class Engine final : public PoolListener {
   std::unique_ptr<Pool> pool_;
   Dispatcher dispatcher_;
   bool keep_workers_ = false;
+  std::uint64_t num_malformed_ = 0;
+  SteadyTime next_complaint_{};
   std::uint64_t refused_peers_ = 0;  // since the client was made
   std::thread thread_;
 };

@@ -128,7 +128,7 @@ PoolWorker* Pool::find(int id) {
 }
 
 bool Pool::send(PoolWorker& worker, std::string_view message) {
-  if (!socket_.send(socket_.identity_of(worker.id), message)) return false;
+  if (!socket_.send(worker.id, message)) return false;
   worker.last_sent = steady_clock::now();
   return true;
 }
@@ -202,7 +202,7 @@ void Pool::take_in(const JobStatus& job) {
 
 void Pool::on_hello(int id, std::uint64_t pid, std::string_view host) {
   if (buried_.contains(id)) {  // given up on, replaced, and back
-    socket_.send(socket_.identity_of(id), wire::encode(wire::Stop{}));
+    socket_.send(id, wire::encode(wire::Stop{}));
     return;
   }
   PoolWorker* worker = find(id);
@@ -232,7 +232,7 @@ void Pool::on_hello(int id, std::uint64_t pid, std::string_view host) {
 PoolWorker* Pool::heard(int id) {
   PoolWorker* worker = find(id);
   if (worker == nullptr) {
-    if (buried_.contains(id)) socket_.send(socket_.identity_of(id), wire::encode(wire::Stop{}));
+    if (buried_.contains(id)) socket_.send(id, wire::encode(wire::Stop{}));
     return nullptr;
   }
   worker->last_heard = steady_clock::now();
@@ -453,6 +453,7 @@ void Pool::bury_the_dead(SteadyTime now) {
 
 void Pool::bury(PoolWorker& worker) {
   buried_.insert(worker.id);
+  disk_.post([this, id = worker.id] { socket_.keys().revoke(id); });  // it has a file
   worker.report.phase = "gone";
   worker.report.id = worker.id;
   worker.report.pid = worker.pid;

@@ -115,6 +115,11 @@ std::optional<LeaseOrder> Schedule::speculate(int worker) {
   return std::nullopt;
 }
 
+std::optional<int> Schedule::holder(std::uint64_t lease) const {
+  const auto found = leases_.find(lease);
+  return found == leases_.end() ? std::nullopt : std::optional(found->second.worker);
+}
+
 Verdict Schedule::report(std::uint64_t id, std::uint64_t index, double seconds,
                          std::uint64_t num_bytes) {
   const auto found = leases_.find(id);

@@ -82,6 +82,8 @@ class Schedule {
   void number_leases_from(std::uint64_t first_id) noexcept { next_id_ = first_id; }
   // The next lease for `worker`, or nothing to give. `live_workers` > 0.
   std::optional<LeaseOrder> next(int worker, int live_workers);
+  // Whose it is; none: it is fenced, or never was.
+  std::optional<int> holder(std::uint64_t lease) const;
   Verdict report(std::uint64_t lease, std::uint64_t index, double seconds, std::uint64_t num_bytes);
   // A lease that could not be sent: its items go back to where they came from. The others that the
   // worker holds stay: if it is dying, the item it was at must still be found among them.

@@ -1,10 +1,13 @@
 #include "tutti/parallel/wire/secrets.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <zmq.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -13,34 +16,64 @@
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr std::size_t kKeyLetters = 40;
+
+// The pair of a secret that came from outside.
+KeyPair pair_of(std::string secret, const std::string& where) {
+  std::array<char, kKeyLetters + 1> public_key{};
+  if (secret.size() != kKeyLetters || ::zmq_curve_public(public_key.data(), secret.c_str()) != 0)
+    throw DataError(where + ": not a worker's key");
+  return {public_key.data(), std::move(secret)};
+}
+
+std::string raw_key(const std::string& z85) {
+  std::string raw(32, '\0');
+  if (::zmq_z85_decode(reinterpret_cast<std::uint8_t*>(raw.data()), z85.c_str()) == nullptr)
+    throw InternalError("a worker's key is not Z85");
+  return raw;
+}
+
+Json to_json(const ConnectInfo& info) {
+  return {{"version", 2},
+          {"endpoint", info.endpoint},
+          {"more_endpoints", info.more_endpoints},
+          {"server_key", info.server_key},
+          {"life", info.life}};
+}
+
+// Not durable: it is of no use after a power cut, and a thousand workers need a thousand of them.
+void write_key_file(const fs::path& path, const std::string& secret) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) throw_errno("cannot create " + path.string(), errno);
+  write_all(fd.get(), secret, path);
+}
+
+fs::path keys_folder(const fs::path& run_folder) { return run_folder / ".tutti" / "keys"; }
+
+std::string from_hex(std::string_view hex) {
+  std::string text;
+  for (std::size_t at = 0; at + 1 < hex.size(); at += 2)
+    text.push_back(
+        static_cast<char>(std::strtoul(std::string(hex.substr(at, 2)).c_str(), nullptr, 16)));
+  return text;
+}
+
+}  // namespace
 
 KeyPair make_key_pair() {
-  std::array<char, 41> public_key{};
-  std::array<char, 41> secret_key{};
+  std::array<char, kKeyLetters + 1> public_key{};
+  std::array<char, kKeyLetters + 1> secret_key{};
   if (::zmq_curve_keypair(public_key.data(), secret_key.data()) != 0)
     throw CommError("this libzmq was built without CURVE", "install a libzmq with libsodium");
   return {public_key.data(), secret_key.data()};
 }
 
-std::string worker_identity(int worker, const std::string& life) {
-  return fmt::format("w{}.{}", worker, life);
-}
-
 fs::path connect_file(const fs::path& run_folder) { return run_folder / ".tutti" / "connect.json"; }
 
-void write_connect_file(const fs::path& run_folder, const ConnectInfo& info) {
-  const fs::path path = connect_file(run_folder);
-  make_private_folder(path.parent_path());
-  Json json;
-  json["version"] = 1;
-  json["endpoint"] = info.endpoint;
-  json["more_endpoints"] = info.more_endpoints;
-  json["server_key"] = info.server_key;
-  json["life"] = info.life;
-  json["worker_public_key"] = info.worker.public_key;
-  json["worker_secret_key"] = info.worker.secret_key;
-  write_file_atomic(path, json.dump(), 0600);
-  write_file_atomic(life_file(run_folder), info.life, 0600);
+fs::path worker_key_file(const fs::path& run_folder, int worker) {
+  return keys_folder(run_folder) / std::to_string(worker);
 }
 
 fs::path life_file(const fs::path& run_folder) { return run_folder / ".tutti" / "life"; }
@@ -51,92 +84,91 @@ bool sees_run_folder(const fs::path& run_folder, const std::string& life) try {
   return false;
 }
 
-std::string connect_variable(const fs::path& run_folder) {
-  std::string hex;
-  for (const char c : read_trusted_file(connect_file(run_folder)))
-    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
-}
-
-ConnectInfo read_connect_file(const fs::path& run_folder) {
+ConnectInfo read_connect_file(const fs::path& run_folder, int worker, const std::string& life) {
   fs::path path = connect_file(run_folder);
-  std::string text;
-  if (const char* variable = std::getenv(kConnectVariable)) {
+  const char* variable = std::getenv(kConnectVariable);
+  const std::string text = variable != nullptr ? from_hex(variable) : read_trusted_file(path);
+  if (variable != nullptr) {
     path = kConnectVariable;
-    for (const char* at = variable; at[0] != '\0' && at[1] != '\0'; at += 2)
-      text.push_back(static_cast<char>(std::strtoul(std::string(at, 2).c_str(), nullptr, 16)));
     ::unsetenv(kConnectVariable);
-  } else {
-    text = read_trusted_file(path);
   }
   const Json json = parse_json(text, path.string());
   try {
-    return {json.at("endpoint"),
-            json.at("server_key"),
-            {json.at("worker_public_key"), json.at("worker_secret_key")},
-            json.value("more_endpoints", std::vector<std::string>{}),
-            json.value("life", "")};
+    ConnectInfo info{.endpoint = json.at("endpoint"),
+                     .server_key = json.at("server_key"),
+                     .more_endpoints = json.value("more_endpoints", std::vector<std::string>{}),
+                     .life = json.value("life", "")};
+    if (!life.empty() && life != info.life)
+      throw CommError("the driver that asked for this worker is gone; another uses the folder now");
+    const fs::path file = worker_key_file(run_folder, worker);
+    info.worker = path == kConnectVariable
+                      ? pair_of(json.at("keys").at(std::to_string(worker)), path.string())
+                      : pair_of(read_trusted_file(file, path.parent_path()), file.string());
+    return info;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(path.string() + ": not a connect file: " + error.what());
   }
 }
 
-Doorman::Doorman(void* zmq_context, std::string worker_public_key)
-    : context_(zmq_context), allowed_key_([&] {
-        std::string raw(32, '\0');
-        if (::zmq_z85_decode(reinterpret_cast<std::uint8_t*>(raw.data()),
-                             worker_public_key.c_str()) == nullptr)
-          throw InternalError("a worker key is not Z85");
-        return raw;
-      }()) {
-  const std::string stop_name = "inproc://tutti-doorman-stop";
-  socket_ = ::zmq_socket(context_, ZMQ_REP);
-  stop_ = ::zmq_socket(context_, ZMQ_PAIR);
-  if (socket_ == nullptr || stop_ == nullptr ||
-      ::zmq_bind(socket_, "inproc://zeromq.zap.01") != 0 ||
-      ::zmq_bind(stop_, stop_name.c_str()) != 0)
-    throw CommError(std::string("cannot start the authentication handler: ") +
-                    ::zmq_strerror(::zmq_errno()));
-  thread_ = std::thread([this] { serve(); });
+KeyRing::KeyRing(fs::path run_folder) : run_folder_(std::move(run_folder)) {
+  make_private_folder(connect_file(run_folder_).parent_path());
+  fs::remove_all(keys_folder(run_folder_));
+  make_private_folder(keys_folder(run_folder_));
 }
 
-Doorman::~Doorman() {
-  void* signal = ::zmq_socket(context_, ZMQ_PAIR);
-  ::zmq_connect(signal, "inproc://tutti-doorman-stop");
-  ::zmq_send(signal, "", 0, 0);
-  thread_.join();
-  ::zmq_close(signal);
+void KeyRing::publish(ConnectInfo info) {
+  const std::lock_guard lock(mutex_);
+  info_ = std::move(info);
+  write_file_atomic(connect_file(run_folder_), to_json(info_).dump(), 0600);
+  write_file_atomic(life_file(run_folder_), info_.life, 0600);
 }
 
-void Doorman::serve() {
-  for (;;) {
-    zmq_pollitem_t items[] = {{socket_, 0, ZMQ_POLLIN, 0}, {stop_, 0, ZMQ_POLLIN, 0}};
-    if (::zmq_poll(items, 2, -1) < 0 && ::zmq_errno() != EINTR) break;
-    if (items[1].revents != 0) break;
-    if ((items[0].revents & ZMQ_POLLIN) == 0) continue;
-    // version, request id, domain, address, identity, mechanism, credentials...
-    std::vector<std::string> frames;
-    bool more = true;
-    while (more) {
-      zmq_msg_t part;
-      ::zmq_msg_init(&part);
-      if (::zmq_msg_recv(&part, socket_, 0) < 0) {
-        ::zmq_msg_close(&part);
-        break;
-      }
-      frames.emplace_back(static_cast<const char*>(::zmq_msg_data(&part)), ::zmq_msg_size(&part));
-      more = ::zmq_msg_more(&part) != 0;
-      ::zmq_msg_close(&part);
+KeyRing::~KeyRing() {
+  std::error_code ignored;  // a read-only or vanished folder must not break the way out
+  fs::remove(connect_file(run_folder_), ignored);
+  fs::remove(life_file(run_folder_), ignored);
+  fs::remove_all(keys_folder(run_folder_), ignored);
+}
+
+void KeyRing::issue(const std::vector<int>& workers) {
+  for (const int worker : workers) {
+    KeyPair pair = make_key_pair();
+    {
+      const std::lock_guard lock(mutex_);
+      if (keys_.contains(worker)) continue;
+      owner_of_[raw_key(pair.public_key)] = worker;
+      keys_[worker] = pair;
     }
-    const bool admitted = frames.size() == 7 && frames[5] == "CURVE" && frames[6] == allowed_key_;
-    const std::string id = frames.size() > 1 ? frames[1] : "";
-    const std::array<std::string, 6> reply = {
-        "1.0", id, admitted ? "200" : "400", admitted ? "OK" : "unknown key", "worker", ""};
-    for (std::size_t i = 0; i < reply.size(); ++i)
-      ::zmq_send(socket_, reply[i].data(), reply[i].size(), i + 1 < reply.size() ? ZMQ_SNDMORE : 0);
+    write_key_file(worker_key_file(run_folder_, worker), pair.secret_key);
   }
-  ::zmq_close(socket_);
-  ::zmq_close(stop_);
+}
+
+std::string KeyRing::variable(const std::vector<int>& workers) const {
+  const std::lock_guard lock(mutex_);
+  Json json = to_json(info_);
+  for (const int worker : workers)
+    json["keys"][std::to_string(worker)] = keys_.at(worker).secret_key;
+  std::string hex;
+  for (const char c : json.dump()) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
+
+void KeyRing::revoke(int worker) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = keys_.find(worker);
+    if (found == keys_.end()) return;
+    owner_of_.erase(raw_key(found->second.public_key));
+    keys_.erase(found);
+  }
+  std::error_code ignored;  // it is of no use to anybody
+  fs::remove(worker_key_file(run_folder_, worker), ignored);
+}
+
+std::optional<int> KeyRing::owner(std::string_view raw_public_key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = owner_of_.find(raw_public_key);
+  return found == owner_of_.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace tutti::parallel

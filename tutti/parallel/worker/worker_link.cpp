@@ -1,12 +1,12 @@
 // The worker's side of the wire: one thread that owns the socket.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <zmq.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <zmq.hpp>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -39,44 +39,45 @@ std::string choose_endpoint(const ConnectInfo& info) {
   return found;
 }
 
+// A signal that interrupts us is no error: there is nothing now.
+bool take(zmq::socket_t& socket, zmq::message_t& part) {
+  try {
+    return socket.recv(part, zmq::recv_flags::dontwait).has_value();
+  } catch (const zmq::error_t&) {
+    return false;
+  }
+}
+
 class Link {
  public:
   Link(WorkerState& state, const WorkerOptions& options)
-      : state_(state), options_(options), pid_(::getpid()), context_(::zmq_ctx_new()) {
-    socket_ = ::zmq_socket(context_, ZMQ_DEALER);
-    const ConnectInfo info = read_connect_file(options.run_folder);
-    if (!options.life.empty() && options.life != info.life)
-      throw CommError("the driver that asked for this worker is gone; another uses the folder now");
-    const auto set_int = [&](int option, int value) {
-      ::zmq_setsockopt(socket_, option, &value, sizeof value);
-    };
-    const auto set_text = [&](int option, const std::string& value) {
-      ::zmq_setsockopt(socket_, option, value.data(), value.size());
-    };
-    set_text(ZMQ_ROUTING_ID, worker_identity(options.id, info.life));
-    set_text(ZMQ_CURVE_SERVERKEY, info.server_key);
-    set_text(ZMQ_CURVE_PUBLICKEY, info.worker.public_key);
-    set_text(ZMQ_CURVE_SECRETKEY, info.worker.secret_key);
-    set_int(ZMQ_LINGER, 2000);
-    set_int(ZMQ_RECONNECT_IVL, 50);
-    set_int(ZMQ_RECONNECT_IVL_MAX, 2000);
-    set_int(ZMQ_SNDTIMEO, 100);
-    set_int(ZMQ_TCP_KEEPALIVE, 1);
+      : state_(state),
+        options_(options),
+        pid_(::getpid()),
+        socket_(context_, ZMQ_DEALER),
+        monitor_(context_, ZMQ_PAIR) {
+    const ConnectInfo info = read_connect_file(options.run_folder, options.id, options.life);
+    socket_.set(zmq::sockopt::curve_serverkey, info.server_key);
+    socket_.set(zmq::sockopt::curve_publickey, info.worker.public_key);
+    socket_.set(zmq::sockopt::curve_secretkey, info.worker.secret_key);
+    socket_.set(zmq::sockopt::linger, 2000);
+    socket_.set(zmq::sockopt::reconnect_ivl, 50);
+    socket_.set(zmq::sockopt::reconnect_ivl_max, 2000);
+    socket_.set(zmq::sockopt::sndtimeo, 100);
+    socket_.set(zmq::sockopt::tcp_keepalive, 1);
     // A host that is gone without a word takes no bytes: then the connection ends too.
-    set_int(ZMQ_TCP_MAXRT, static_cast<int>(options.death_timeout_s * 1000));
-    ::zmq_socket_monitor(socket_, kMonitor, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED);
-    monitor_ = ::zmq_socket(context_, ZMQ_PAIR);
-    ::zmq_connect(monitor_, kMonitor);
-    const std::int64_t max_size = wire::kMaxMessageBytes;
-    ::zmq_setsockopt(socket_, ZMQ_MAXMSGSIZE, &max_size, sizeof max_size);
+    socket_.set(zmq::sockopt::tcp_maxrt, static_cast<int>(options.death_timeout_s * 1000));
+    socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(wire::kMaxMessageBytes));
+    ::zmq_socket_monitor(
+        socket_.handle(), kMonitor,
+        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    monitor_.connect(kMonitor);
     const std::string endpoint = choose_endpoint(info);
-    if (::zmq_connect(socket_, endpoint.c_str()) != 0)
-      throw CommError("cannot connect to " + endpoint + ": " + ::zmq_strerror(::zmq_errno()));
-  }
-  ~Link() {
-    ::zmq_close(monitor_);
-    ::zmq_close(socket_);
-    ::zmq_ctx_term(context_);
+    try {
+      socket_.connect(endpoint);
+    } catch (const zmq::error_t& error) {
+      throw CommError("cannot connect to " + endpoint + ": " + error.what());
+    }
   }
 
   void run() {
@@ -84,9 +85,9 @@ class Link {
                                   static_cast<std::uint64_t>(::getpid()), host_name()}));
     last_heard_ = SteadyClock::now();
     while (!state_.finished()) {
-      zmq_pollitem_t items[] = {{socket_, 0, ZMQ_POLLIN, 0},
-                                {nullptr, state_.event_fd(), ZMQ_POLLIN, 0},
-                                {nullptr, options_.term_fd, ZMQ_POLLIN, 0}};
+      zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                                 {nullptr, state_.event_fd(), ZMQ_POLLIN, 0},
+                                 {nullptr, options_.term_fd, ZMQ_POLLIN, 0}};
       ::zmq_poll(items, options_.term_fd >= 0 ? 3 : 2, tick_ms());
       if (items[1].revents != 0) send_output();
       if (items[0].revents != 0) receive();
@@ -121,9 +122,12 @@ class Link {
     // A full queue means the driver is slow or away; keep trying until it counts as gone.
     const auto deadline =
         SteadyClock::now() + std::chrono::duration<double>(options_.death_timeout_s);
-    while (::zmq_send(socket_, message.data(), message.size(), 0) < 0) {
-      if (::zmq_errno() != EAGAIN && ::zmq_errno() != EINTR) return;
-      if (SteadyClock::now() > deadline) return;
+    while (SteadyClock::now() < deadline) {
+      try {
+        if (socket_.send(zmq::buffer(message), zmq::send_flags::none)) return;
+      } catch (const zmq::error_t& error) {
+        if (error.num() != EINTR) return;
+      }
     }
   }
 
@@ -132,38 +136,27 @@ class Link {
   }
 
   void watch_connection() {
-    for (;;) {
-      zmq_msg_t part;
-      ::zmq_msg_init(&part);
-      if (::zmq_msg_recv(&part, monitor_, ZMQ_DONTWAIT) < 0) {
-        ::zmq_msg_close(&part);
-        return;
-      }
+    zmq::message_t part;
+    while (take(monitor_, part)) {
       std::uint16_t event = 0;
-      if (::zmq_msg_size(&part) >= sizeof event)
-        std::memcpy(&event, ::zmq_msg_data(&part), sizeof event);
-      if (::zmq_msg_more(&part) != 0) ::zmq_msg_recv(&part, monitor_, 0);  // the address
-      ::zmq_msg_close(&part);
+      if (part.size() >= sizeof event) std::memcpy(&event, part.data(), sizeof event);
+      while (part.more() && take(monitor_, part)) {
+      }  // the address
       connected_ = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+      if (event != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) continue;
+      log::error("the driver does not know this worker any more; leaving");
+      return leave_now();
     }
   }
 
   void receive() {
-    for (;;) {
-      zmq_msg_t part;
-      ::zmq_msg_init(&part);
-      if (::zmq_msg_recv(&part, socket_, ZMQ_DONTWAIT) < 0) {
-        ::zmq_msg_close(&part);
-        return;
-      }
+    zmq::message_t part;
+    while (take(socket_, part)) {
       last_heard_ = SteadyClock::now();
-      const std::string_view bytes(static_cast<const char*>(::zmq_msg_data(&part)),
-                                   ::zmq_msg_size(&part));
-      if (const auto message = wire::decode(bytes))
+      if (const auto message = wire::decode(part.to_string_view()))
         handle(*message);
       else
-        log::warning("dropped a message of {} bytes that is not ours", bytes.size());
-      ::zmq_msg_close(&part);
+        log::warning("dropped a message of {} bytes that is not ours", part.size());
     }
   }
 
@@ -247,9 +240,9 @@ class Link {
   WorkerState& state_;
   const WorkerOptions& options_;
   const pid_t pid_;
-  void* context_ = nullptr;
-  void* socket_ = nullptr;
-  void* monitor_ = nullptr;
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  zmq::socket_t monitor_;
   bool connected_ = false;
   std::uint32_t heartbeat_ms_ = 500;
   SteadyClock::time_point last_heard_;
