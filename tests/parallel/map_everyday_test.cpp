@@ -250,6 +250,26 @@ TEST_F(Everyday, ALargeResultThatIsLostOrDamagedIsAFailureAndRunsAgain) {
   EXPECT_EQ(content("out/results.jsonl"), results);
 }
 
+TEST_F(Everyday, WhatIsTakenAwayUnderARunIsNamedAndNeverDone) {
+  for (const char* evil :
+       {"rm -rf out/journal", "rm out/journal/driver-*", "mv out away", "rm -rf out; mkdir out",
+        "cp -a out copy; rm -rf out; mv copy out", "mv out/journal gone; mkdir out/journal",
+        "cp out/journal/driver-* copy; f=$(ls out/journal/driver-*); rm $f; mv copy $f"}) {
+    const std::string map =
+        "tutti map --quiet -j 1 --items 3 --output_dir out -- "
+        "'touch began; until [ -e go ]; do sleep 0.02; done; echo {}'";
+    const auto r =
+        sh("rm -rf out away gone copy began go; " + map +
+           " & until [ -e began ]; do sleep 0.02; done; " + evil + "; touch go; wait $!");
+    EXPECT_EQ(r.exit_code, 4) << evil << "\n" << r.err;
+    EXPECT_THAT(r.err, HasSubstr((folder_.path() / "out").string())) << evil;
+    EXPECT_THAT(r.err, ::testing::ContainsRegex("removed|replaced")) << evil;
+    const auto again = sh(map);
+    EXPECT_EQ(again.exit_code, 0) << evil << "\n" << again.err;
+    EXPECT_EQ(num_lines("out/results.jsonl"), 3U) << evil;
+  }
+}
+
 TEST_F(Everyday, TheReaderOfTheOutputMayLeave) {
   int fds[2];
   ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
@@ -301,6 +321,30 @@ TEST_F(Everyday, ProcessesInASessionOfTheirOwnEndWithAKilledWorker) {
   ::kill(worker, SIGKILL);
   driver.wait();
   EXPECT_TRUE(wait_until([&] { return processes_with(mark) == 0; })) << processes_with(mark);
+}
+
+// Without its environment a process carries no mark of its worker; the cgroup holds it all the same.
+TEST_F(Everyday, ProcessesWithoutAnEnvironmentEndWithAKilledWorkerWhereThereAreCgroups) {
+  const std::string mark = "3596." + std::to_string(::getpid());
+  write_file_atomic(folder_.path() / "hide.sh",
+                    "echo $PPID >worker; cat /proc/$PPID/cgroup >cgroup\n"
+                    "env -i PATH=\"$PATH\" setsid sleep " +
+                        mark + " & wait\n");
+  Command command{.argv = {kTutti, "map", "-j", "1", ":::", "a", "--", "sh", "hide.sh"}};
+  command.cwd = folder_.path();
+  command.stdout_path = folder_.path() / "log";
+  Process driver = Process::start(command);
+  ASSERT_TRUE(wait_until([&] { return processes_with(mark) == 1; }));
+  ::kill(driver.pid(), SIGKILL);
+  ::kill(std::stoi(content("worker")), SIGKILL);
+  driver.wait();
+  if (content("cgroup").find("/tutti-worker-") != std::string::npos) {
+    EXPECT_TRUE(wait_until([&] { return processes_with(mark) == 0; }));
+    return;
+  }
+  for (const pid_t pid : all_pids())
+    if (proc_text(pid, "cmdline").find(mark) != std::string::npos) ::kill(pid, SIGKILL);
+  GTEST_SKIP() << "no cgroup of version 2 that we may write";
 }
 
 TEST_F(Everyday, WorkersShareProcessorsWithoutSpinning) {

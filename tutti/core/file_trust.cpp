@@ -93,6 +93,7 @@ void make_private_folder(const fs::path& folder) {
 }
 
 void make_own_folder(const fs::path& folder) {
+  check_links_on_the_way(folder);  // before anything is made where one leads
   make_folders(folder);
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) throw_errno("cannot open folder " + folder.string(), errno);

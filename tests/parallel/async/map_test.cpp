@@ -117,6 +117,24 @@ TEST_F(AsyncMap, StatusAndCancelWorkWhileItRunsAndAnyModeResumes) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 200);
 }
 
+TEST_F(AsyncMap, AJournalThatIsTakenAwayUnderARunEndsItWithFourAndTheSameCommandMendsIt) {
+  const std::string go = (folder_.path() / "go").string();
+  const std::vector<std::string> command = {
+      "sh", "-c", "[ {index} = 0 ] || until [ -e " + go + " ]; do sleep 0.02; done; echo {index}"};
+  ASSERT_EQ(map(out_, "3", command, "n_workers: 1").exit_code, 0);
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok == 1; }));
+  for (const fs::path& file : journal_files(out_))
+    if (file.stem().string().starts_with("async-")) fs::remove(file);
+  const auto waited = tutti({"wait", out_.string()});
+  EXPECT_EQ(waited.exit_code, 4) << waited.out << waited.err;
+  EXPECT_THAT(tutti({"status", out_.string()}).out,
+              HasSubstr("was removed while the run was going"));
+  write_file_atomic(go, "");
+  const auto again = map(out_, "3", command, "n_workers: 1", false);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(count_items(out_).ok, 3U);
+}
+
 TEST_F(AsyncMap, AFailingItemStopsTheRunOrIsSkipped) {
   const std::vector<std::string> command = {"sh", "-c", "echo oops >&2; test {} != 7"};
   ASSERT_EQ(map(out_, "50", command, "n_workers: 2\non_error: skip").exit_code, 0);

@@ -13,6 +13,7 @@
 #include "tutti/parallel/async/claims.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/folder/place.h"
 #include "tutti/parallel/worker/item_processes.h"
 
 namespace tutti::parallel {
@@ -48,6 +49,9 @@ class AsyncLink {
         options.run_folder / "journal" / async_journal_name(note_.name), job_.fingerprint_hash,
         JournalOptions{});
     claims_ = std::make_unique<Claims>(options.run_folder, job_, note_.name, *journal_);
+    for (const fs::path& place :
+         {options.run_folder, options.run_folder / "journal" / async_journal_name(note_.name)})
+      places_.emplace_back(place);
   }
 
   int run() {
@@ -94,6 +98,7 @@ class AsyncLink {
 
   // Twice a second: say that we live, and see what has become of our claims and the run.
   void look_around() {
+    check_places();
     beat();
     journal_->flush();
     for (const std::uint64_t lease : claims_->drop_lost())
@@ -102,6 +107,19 @@ class AsyncLink {
     if (!stop) return;
     if (stop->now) leave_now(0);
     leave(stop->reason, false);
+  }
+
+  // What was recorded and taken away since is lost: the others stop too, and say why.
+  void check_places() const {
+    try {
+      for (const Place& place : places_) place.check();
+    } catch (const IoError& error) {
+      std::error_code none;  // with the whole folder gone there is nobody to tell
+      if (fs::exists(folder_ / "job.json", none))
+        request_stop(folder_,
+                     {.exit_code = static_cast<int>(ExitCode::kIo), .reason = error.what()});
+      throw;
+    }
   }
 
   void take_output() {
@@ -248,6 +266,7 @@ class AsyncLink {
   const AsyncJob job_;
   const double item_timeout_s_;
   std::unique_ptr<JournalWriter> journal_;
+  std::vector<Place> places_;  // what must still be there when something is written
   std::unique_ptr<Claims> claims_;
   WorkerNote note_;
   SteadyClock::time_point last_beat_;

@@ -121,7 +121,10 @@ bool FolderLock::try_create() const {
 
 void FolderLock::read_again() {
   const Json lock = read_lock(path_);
-  if (!lock.is_object() || lock.value("nonce", "") != nonce_)
+  if (!lock.is_object())
+    throw IoError(path_.string() + " was removed while the run was going",
+                  "nobody may touch the output folder while a run works in it; run it again");
+  if (lock.value("nonce", "") != nonce_)
     throw IoError(
         fmt::format("{}: another driver took this folder over", path_.string()),
         "this process was stopped or cut off for more than a minute; let the other one finish");

@@ -209,8 +209,10 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   write_manifest("running", live_);
   report_damage(path_, hash_);
   // A file of our own: a driver that was stopped, lost the folder and woke up writes into its own.
-  journal_ = std::make_unique<JournalWriter>(
-      path_ / "journal" / fmt::format("driver-{}.journal", lock_->token()), hash_, options.journal);
+  const fs::path journal = path_ / "journal" / fmt::format("driver-{}.journal", lock_->token());
+  journal_ = std::make_unique<JournalWriter>(journal, hash_, options.journal);
+  for (const fs::path& place : {path_, path_ / ".tutti", path_ / "journal", journal})
+    places_.emplace_back(place);
   absorb_async(path_, hash_, *journal_);
   done_.resize(indices_.bound());
   scan_journals(path_, hash_, false, nullptr, [&](const JournalRecord& record, std::uint64_t) {
@@ -329,6 +331,7 @@ void RunFolder::tick(const RunReport& report) {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_status_ < std::chrono::seconds(1)) return;
   last_status_ = now;
+  check_places();
   Json status;
   status["state"] = "running";
   status["total"] = live_.total;
@@ -361,6 +364,10 @@ void RunFolder::tick(const RunReport& report) {
   write_file_atomic(path_ / "status.json", status.dump(2) + "\n");
 }
 
+void RunFolder::check_places() const {
+  for (const Place& place : places_) place.check();
+}
+
 void RunFolder::write_manifest(const std::string& state, const FolderCounts& counts) const {
   Json manifest;
   manifest["version"] = 1;
@@ -387,11 +394,19 @@ void update_manifest(const fs::path& folder, const std::string& state, const Fol
 
 FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of,
                                const std::function<void(std::uint64_t, const Json&)>& each) {
+  check_places();
   lock_->check();
   const BeatKeeper keeper(*lock_);
   journal_->flush();
   journal_->sync();
   const FolderCounts counts = write_results(path_, hash(), indices_, item_of, each);
+  check_places();
+  if (const std::uint64_t lost = counts.lost(); lost > 0) {
+    write_manifest("stopped", counts);
+    throw IoError(fmt::format("{}: {} items that were done have no record there any more",
+                              (path_ / "journal").string(), lost),
+                  "somebody removed a journal while the run was going; run the same command again");
+  }
   write_manifest("done", counts);
   std::error_code ignored;  // a leftover status would only be out of date
   fs::remove(path_ / "status.json", ignored);
@@ -400,6 +415,7 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
 
 void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of) noexcept {
   try {
+    check_places();
     lock_->check();  // another driver's manifest is not ours to write
     if (set_aside_ && live_.ok + live_.failed == 0) return put_old_results_back();
     journal_->flush();

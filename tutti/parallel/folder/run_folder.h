@@ -25,6 +25,7 @@
 #include "tutti/parallel/client.h"
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/parallel/folder/journal.h"
+#include "tutti/parallel/folder/place.h"
 
 namespace tutti::parallel {
 
@@ -44,6 +45,11 @@ struct FolderCounts {
   std::uint64_t ok = 0;
   std::uint64_t failed = 0;
   std::uint64_t kept = 0;  // results of an older results.jsonl, which had more and was left alone
+  // Of a run that is over: items without a result of any kind.
+  std::uint64_t lost() const noexcept {
+    const std::uint64_t there = ok + failed > kept ? ok + failed : kept;
+    return total > there ? total - there : 0;
+  }
 };
 
 class RunFolder {
@@ -64,6 +70,7 @@ class RunFolder {
   // Flushes the journal, refreshes lock and status.
   void tick(const RunReport& report);
   // Writes results.jsonl, failed.jsonl and the manifest; `each` sees every ok result in order.
+  // Throws IoError when items that were done have lost their record.
   FolderCounts finish(const std::function<Json(std::uint64_t)>& item_of,
                       const std::function<void(std::uint64_t, const Json&)>& each);
   // Leaves a resumable folder (with failed.jsonl, so that the reason is there to read). Never
@@ -74,6 +81,8 @@ class RunFolder {
   void write_manifest(const std::string& state, const FolderCounts& counts) const;
   void start_over(const std::string& why, bool keep_old);
   void put_old_results_back();
+  // Throws IoError when the folder or the journal was taken away or replaced.
+  void check_places() const;
 
   const std::filesystem::path path_;
   const Json fingerprint_;
@@ -82,6 +91,7 @@ class RunFolder {
   const int owner_ = ::getpid();  // the process that made it
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<JournalWriter> journal_;
+  std::vector<Place> places_;  // what must still be there when something is written
   std::vector<bool> done_;
   std::uint64_t done_before_ = 0;
   bool set_aside_ = false;  // what was here lies in PATH.old

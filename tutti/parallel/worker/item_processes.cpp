@@ -21,6 +21,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/subprocess.h"
+#include "tutti/parallel/worker/cgroup.h"
 
 namespace tutti::parallel {
 namespace {
@@ -29,6 +30,7 @@ constexpr char kMarkVariable[] = "TUTTI_WORKER_MARK";
 
 // Of a process that answers for its descendants; set once, before any thread exists.
 pid_t keeper_pid = 0;
+Cgroup own_cgroup;
 
 std::vector<pid_t> numbers_in(const std::string& folder) {
   std::vector<pid_t> found;
@@ -82,8 +84,9 @@ void end_marked(const std::string& mark) {
   pollfd ended{watch >= 0 ? watch : pipe_end, POLLIN, 0};
   while (::getppid() == worker && ::poll(&ended, 1, -1) < 0 && errno == EINTR) {
   }
+  own_cgroup.end_all();
   if (group != 0) ::kill(-group, SIGKILL);
-  end_marked(mark);
+  end_marked(mark);  // also those that were moved out of the cgroup
   ::_exit(0);
 }
 
@@ -134,9 +137,11 @@ void answer_for_descendants() {
   if (::pipe(fds) != 0) throw_errno("cannot make a pipe", errno);
   const pid_t worker = ::getpid();
   const pid_t group = ::getpgrp() == worker ? worker : 0;
+  own_cgroup = Cgroup::make(worker);
   keeper_pid = ::fork();
   if (keeper_pid < 0) throw_errno("cannot fork", errno);
   if (keeper_pid == 0) be_keeper(worker, group, mark, fds[0]);
+  own_cgroup.enter();  // the keeper stays outside
   ::close(fds[0]);
   ::fcntl(fds[1], F_SETFD, FD_CLOEXEC);  // held until this process ends
 }
@@ -164,6 +169,8 @@ void end_children_except(const std::vector<pid_t>& spare) {
 }
 
 std::uint64_t tree_memory_bytes(pid_t pid, std::uint64_t limit) {
+  if (pid == ::getpid())
+    if (const auto bytes = own_cgroup.memory_bytes()) return *bytes;
   const std::lock_guard lock(spawn_mutex());
   std::vector<pid_t> tree;
   add_tree(pid, tree);

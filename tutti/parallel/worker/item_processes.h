@@ -12,8 +12,8 @@ namespace tutti::parallel {
 
 // Makes this process answerable for all that it starts: a small process beside it, the keeper, ends
 // its descendants when it is gone, however it went. (PDEATHSIG reaches children only.) They are known
-// by a variable in their environment, also in a session of their own. Must run before any thread
-// exists.
+// by their cgroup where one can be had (cgroup.h), else by a variable in their environment, also in
+// a session of their own. Must run before any thread exists.
 void answer_for_descendants();
 
 // For items that are commands. From now on orphans among the descendants become children of this
@@ -25,7 +25,8 @@ void end_children_except(const std::vector<pid_t>& spare);
 
 // Memory of a process and everything below it: a command that an item runs counts as the item. Pages
 // that several of them share count once. Up to `limit` the plain sum of resident memory is the
-// answer, which is cheap to have and never too low.
+// answer, which is cheap to have and never too low. Where the worker's cgroup counts memory, that is
+// the answer for this process.
 std::uint64_t tree_memory_bytes(pid_t pid, std::uint64_t limit = 0);
 
 }  // namespace tutti::parallel
