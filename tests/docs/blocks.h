@@ -1,0 +1,51 @@
+// The fenced blocks of a page.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tutti/core/file.h"
+#include "tutti/core/text.h"
+
+namespace tutti {
+
+struct Block {
+  std::string where;     // "data.md:23", the line of its fence
+  std::string language;  // what stands behind the fence: "yaml", "console test"
+  std::vector<std::string> lines;
+
+  std::string text() const {
+    std::string all;
+    for (const auto& line : lines) all += line + "\n";
+    return all;
+  }
+};
+
+inline std::vector<Block> blocks_of(const std::filesystem::path& page) {
+  std::vector<Block> blocks;
+  bool inside = false;
+  int number = 0;
+  for (const auto& line : split(read_file(page), '\n')) {
+    ++number;
+    if (line.starts_with("```")) {
+      inside = !inside;
+      if (inside)
+        blocks.push_back(
+            {page.filename().string() + ":" + std::to_string(number), line.substr(3), {}});
+    } else if (inside) {
+      blocks.back().lines.push_back(line);
+    }
+  }
+  return blocks;
+}
+
+inline std::vector<std::filesystem::path> docs_pages() {
+  std::vector<std::filesystem::path> pages;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(TUTTI_SOURCE_DIR) / "docs"))
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  return pages;
+}
+
+}  // namespace tutti
