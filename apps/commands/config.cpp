@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,11 @@
 #include "tutti/config/check.h"
 #include "tutti/config/config_files.h"
 #include "tutti/config/merge.h"
+#include "tutti/config/plugin.h"
 #include "tutti/config/reference.h"
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
+#include "tutti/systems/input_files.h"
 #include "tutti/systems/standard_checker.h"
 
 namespace tutti::apps {
@@ -28,6 +31,7 @@ struct Arguments {
   std::string parallel;
   bool quiet = false;
   bool json = false;
+  bool no_files = false;  // config files alone; what they name need not be there
 };
 
 config::LoadOptions load_options(const Arguments& arguments) {
@@ -57,32 +61,85 @@ int report(const config::Problems& problems, bool quiet) {
   return static_cast<int>(ExitCode::kConfig);
 }
 
+std::optional<config::FileKind> kind_asked(const Arguments& arguments) {
+  if (arguments.kind.empty()) return {};
+  return config::kind_from_name(arguments.kind);
+}
+
+// Files of one kind, and overlays, are laid over each other; those of several kinds are configs of their own.
+bool are_several(const Arguments& arguments, const config::LoadOptions& options) {
+  if (!arguments.kind.empty()) return false;
+  std::set<config::FileKind> kinds;
+  for (const auto& file : options.files) {
+    config::Problems unread;  // reported when the file is loaded to be checked
+    const auto kind = config::detect_kind({file}, config::load_merged({.files = {file}}, unread));
+    if (kind && *kind != config::FileKind::kParallel) kinds.insert(*kind);
+  }
+  return kinds.size() > 1;
+}
+
+void check_loaded(const config::FileChecker& checker, const config::ConfigFiles& files,
+                  const config::Node& root, bool no_files, config::Problems& problems) {
+  checker.check(files.kind, root, config::referenced_keys(files.merged), problems);
+  if (!no_files && files.kind) systems::check_input_files(*files.kind, root, problems);
+}
+
+void say_ok(const std::filesystem::path& file, const std::optional<config::FileKind>& kind) {
+  std::cout << file.string() << ": ok (" << (kind ? config::kind_name(*kind) : "any")
+            << " config)\n";
+}
+
+// Each for itself; an override goes to those whose schema knows the key.
+int check_each(const Arguments& arguments, const config::LoadOptions& options) {
+  config::FileChecker checker = systems::standard_checker();
+  config::Problems problems;
+  std::vector<config::ConfigFiles> loaded;
+  config::Resolvers resolvers = options.resolvers;
+  config::PluginRegistry registry(checker.catalogue(), resolvers);
+  checker.offer(registry);
+  for (const auto& file : options.files) {
+    loaded.push_back(config::read_config_files({}, {file}, problems));
+    config::load_plugins(loaded.back(), checker, registry, problems);
+  }
+  std::vector<config::ConfigFiles*> all;
+  for (auto& each : loaded) all.push_back(&each);
+  config::apply_overrides(options.overrides, all, checker, resolvers, problems);
+  config::choose_parallel(arguments.parallel, all, problems);
+  std::vector<bool> fine;
+  for (const auto& each : loaded) {
+    const std::size_t before = problems.sorted().size();
+    check_loaded(checker, each, config::resolve(each, resolvers, problems), arguments.no_files,
+                 problems);
+    fine.push_back(problems.sorted().size() == before);
+  }
+  const int code = report(problems, arguments.quiet);
+  for (std::size_t i = 0; i < loaded.size(); ++i)
+    if (fine[i] && !arguments.quiet) say_ok(options.files[i], loaded[i].kind);
+  return code;
+}
+
 int check(const Arguments& arguments) {
   const config::LoadOptions options = load_options(arguments);
-  std::optional<config::FileKind> kind;
-  if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
+  if (are_several(arguments, options)) return check_each(arguments, options);
   config::FileChecker checker = systems::standard_checker();
   config::Problems problems;
   const config::LoadedConfig loaded =
-      config::load_config(options, kind, arguments.parallel, checker, problems);
-  checker.check(loaded.files.kind, loaded.root, config::referenced_keys(loaded.files.merged),
-                problems);
+      config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems);
+  check_loaded(checker, loaded.files, loaded.root, arguments.no_files, problems);
   const int code = report(problems, arguments.quiet);
-  if (code == 0 && !arguments.quiet) {
-    const auto seen = loaded.files.kind;
-    std::cout << options.files[0].string() << ": ok (" << (seen ? config::kind_name(*seen) : "any")
-              << " config)\n";
-  }
+  if (code == 0 && !arguments.quiet) say_ok(options.files[0], loaded.files.kind);
   return code;
 }
 
 int show(const Arguments& arguments) {
+  const config::LoadOptions options = load_options(arguments);
+  if (are_several(arguments, options))
+    throw ConfigError("the files are of several kinds, which have no common config",
+                      "show them one after another");
   config::Problems problems;
   config::FileChecker checker = systems::standard_checker();
-  std::optional<config::FileKind> kind;
-  if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
   const config::Node root =
-      config::load_config(load_options(arguments), kind, arguments.parallel, checker, problems)
+      config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems)
           .root;
   const int code = report(problems, arguments.quiet);
   if (code != 0) return code;
@@ -100,9 +157,8 @@ void go_where_plugins_load(const Arguments& arguments, char** argv) {
   const std::filesystem::path sibling = own_program().parent_path() / kSibling;
   if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
   config::Problems unread;  // the same ones come again when the files are loaded to be checked
-  std::optional<config::FileKind> kind;
-  if (!arguments.kind.empty()) kind = config::kind_from_name(arguments.kind);
-  const auto files = config::read_config_files(kind, load_options(arguments).files, unread);
+  const auto files =
+      config::read_config_files(kind_asked(arguments), load_options(arguments).files, unread);
   if (!config::plugin_lists(files, systems::standard_checker(), config::Resolvers::standard())
            .empty())
     ::execv(sibling.c_str(), argv);
@@ -119,8 +175,8 @@ int run_config(int argc, char** argv) {
   Arguments arguments;
   const auto add_common = [&](CLI::App* sub) {
     sub->add_option("FILE", arguments.words,
-                    "config files, later ones laid over earlier ones, then overrides: a.b=c, "
-                    "a.0.b=c, +new=1, ~gone")
+                    "config files, later ones laid over earlier ones (those of several kinds: each "
+                    "for itself), then overrides: a.b=c, a.0.b=c, +new=1, ~gone")
         ->required()
         ->option_text("... [KEY=VALUE ...]");
     sub->add_option("--kind", arguments.kind, "kind of file, when its name and keys do not tell")
@@ -131,6 +187,8 @@ int run_config(int argc, char** argv) {
   };
   CLI::App* check_command = app.add_subcommand("check", "find every problem; exit 0 or 2");
   add_common(check_command);
+  check_command->add_flag("--no_files", arguments.no_files,
+                          "do not look whether the data and weights it names are here");
   CLI::App* show_command = app.add_subcommand("show", "print the config as the programs see it");
   add_common(show_command);
   show_command->add_flag("--json", arguments.json, "as JSON");

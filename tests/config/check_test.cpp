@@ -11,10 +11,10 @@
 #include "tutti/config/plugin.h"
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/optim.h"
-#include "tutti/config/schemas/trainer.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/systems/standard_checker.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::config {
 namespace {
@@ -196,8 +196,8 @@ TEST(Check, DevicesInEverySpelling) {
 TEST(Check, StrategiesByNameAndByTarget) {
   const auto strategy = [](const std::string& text) {
     Problems problems;
-    const StrategySettings out =
-        parse_strategy(parse_yaml("s: " + text + "\n", "t.yaml")["s"], problems);
+    const trainer::StrategySettings out =
+        trainer::parse_strategy(parse_yaml("s: " + text + "\n", "t.yaml")["s"], problems);
     problems.throw_if_any();
     return out;
   };
@@ -215,13 +215,13 @@ TEST(Check, StrategiesByNameAndByTarget) {
   EXPECT_THROW(strategy("{_target_: ddp, units: [x]}"), ConfigError);
 }
 
-TEST(Check, BatchLimitsTellCountsFromParts) {
+TEST(Check, AmountsTellCountsFromParts) {
   const auto limit = [](const std::string& text) {
-    return parse_yaml("l: " + text + "\n", "t.yaml")["l"].as<BatchLimit>();
+    return parse_yaml("l: " + text + "\n", "t.yaml")["l"].as<Amount>();
   };
-  EXPECT_EQ(limit("1").batches, 1);
-  EXPECT_FALSE(limit("1.0").batches.has_value());
-  EXPECT_DOUBLE_EQ(limit("0.25").part, 0.25);
+  EXPECT_EQ(limit("1").of(8, ""), 1);
+  EXPECT_EQ(limit("1.0").of(8, ""), 8);
+  EXPECT_EQ(limit("0.25").of(8, ""), 2);
   EXPECT_THROW(limit("1.5"), ConfigError);
   EXPECT_THROW(limit("-1"), ConfigError);
 }

@@ -114,6 +114,106 @@ TEST(CommandLine, ATabIsNamed) {
               HasSubstr("train.yaml:2:1: a tab in the indentation"));
 }
 
+TEST(CommandLine, ABlankAfterTheColonIsMissed) {
+  // The end of the line before, a value of its own, a key of a flow map, and a line among keys.
+  EXPECT_THAT(check_file("train.yaml", "optimizer:\n  _target_: adam\n  lr:0.005\n"),
+              HasSubstr("train.yaml:3:3: got 'lr:0.005', which has no blank after the colon\n"
+                        "  fix: write lr: 0.005"));
+  EXPECT_THAT(check_file("train.yaml", "optimizer:\n  lr:0.005\n"),
+              HasSubstr("train.yaml:2:3: got 'lr:0.005'"));
+  EXPECT_THAT(check_file("train.yaml", "optimizer: {_target_: adam, lr:0.005}\n"),
+              HasSubstr("fix: write lr: 0.005"));
+  EXPECT_THAT(check_file("train.yaml", "optimizer:\n  lr:0.005\n  _target_: adam\n"),
+              HasSubstr("lr: 0.005"));
+}
+
+TEST(CommandLine, ADoubtfulWalltimeIsQuestioned) {
+  const TempFolder folder;
+  const auto warnings = [&](const std::string& env, const std::string& walltime) {
+    const fs::path file = folder.path() / "parallel_a.yaml";
+    write_file_atomic(file, "parallel: {env: " + env +
+                                ", n_workers: 2, options: {cores: 2, memory: 8GB, walltime: '" +
+                                walltime + "'}}\n");
+    const CommandResult result = run_tutti({"config", "check", file.string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(warnings("slurm", "30"), HasSubstr("walltime: '30' means 30m00s to slurm"));
+  EXPECT_THAT(warnings("pbs", "30"), HasSubstr("'30' means 30 s to pbs"));
+  EXPECT_THAT(warnings("slurm", "08:00"), HasSubstr("'08:00' means 8m00s to slurm"));
+  EXPECT_EQ(warnings("lsf", "08:00"), "");
+  EXPECT_EQ(warnings("slurm", "08:00:00"), "");
+}
+
+TEST(CommandLine, FilesOfSeveralKindsAreCheckedEachForItself) {
+  const TempFolder folder;
+  const fs::path training = folder.path() / "training.yaml";
+  const fs::path inference = folder.path() / "inference.yaml";
+  const fs::path overlay = folder.path() / "parallel_two.yaml";
+  write_file_atomic(training, "task: asr\nmodel: {encoder: conformer}\n");
+  write_file_atomic(inference,
+                    "model: {_target_: asr, asr_model_file: '${exp_dir}/valid.acc.ave.pth'}\n");
+  write_file_atomic(overlay, "parallel: {env: local, n_workers: 2}\n");
+  const auto check = [&](std::vector<std::string> words) {
+    words.insert(words.begin(),
+                 {"config", "check", inference.string(), overlay.string(), training.string()});
+    return run_tutti(words);
+  };
+  const CommandResult fine = check({"seed=3", "model.beam_size=4"});
+  EXPECT_EQ(fine.exit_code, 0) << fine.err;
+  EXPECT_THAT(fine.out, HasSubstr("training.yaml: ok (training config)"));
+  EXPECT_THAT(fine.out, HasSubstr("inference.yaml: ok (inference config)"));
+  EXPECT_THAT(fine.out, HasSubstr("parallel_two.yaml: ok (parallel config)"));
+  const CommandResult slip = check({"beam_size=5"});
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_THAT(slip.err, HasSubstr("did you mean 'model.beam_size=5'?"));
+  write_file_atomic(inference, "model: {_target_: torchscrit, path: a.pt}\n");
+  const CommandResult one = check({});
+  EXPECT_EQ(one.exit_code, 2);
+  EXPECT_THAT(one.err, HasSubstr("unknown inference model 'torchscrit'"));
+  EXPECT_THAT(one.out, HasSubstr("training.yaml: ok"));
+  EXPECT_THAT(one.out, Not(HasSubstr("inference.yaml: ok")));
+  EXPECT_EQ(run_tutti({"config", "show", training.string(), inference.string()}).exit_code, 2);
+}
+
+TEST(CommandLine, TheCauseIsReportedWithoutWhatFollowsFromIt) {
+  const std::string text = check_file("training.yaml",
+                                      "task: asr\nmodel: {encoder: conformer, encoder_conf: "
+                                      "{output_size: 6, attention_head: 2}}\n");
+  EXPECT_THAT(text,
+              HasSubstr("attention_head: unknown key\n  fix: did you mean 'attention_heads'?"));
+  EXPECT_THAT(text, HasSubstr("1 problem\n"));
+  EXPECT_THAT(check_file("training.yaml", "model: {_target_: torchscrit, path: a.pt}\n"),
+              HasSubstr("unknown training model 'torchscrit'"));
+}
+
+TEST(CommandLine, FilesThatNobodyMakesMustBeThere) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "training.yaml";
+  const std::string model =
+      "task: asr\nmodel: {encoder: conformer, token_list: '${data_dir}/tok/tokens.txt'}\n";
+  const std::string recipe = "recipe_dir: " + folder.path().string() + "\n";
+  const auto check = [&](const std::string& text, std::vector<std::string> words = {}) {
+    write_file_atomic(file, recipe + model + text);
+    words.insert(words.begin(), {"config", "check", file.string()});
+    return run_tutti(words);
+  };
+  const std::string manifests =
+      "dataset:\n  train: [{name: a, data_src_args: {manifest: '${data_dir}/a.jsonl'}}]\n"
+      "  valid: [{name: b, data_src_args: {manifest: '${data_dir}/a.jsonl'}}]\n";
+  const std::string tokenizer = "tokenizer: {model_type: char, save_path: '${data_dir}/tok'}\n";
+  const CommandResult missing = check(manifests);
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("dataset.train.0.data_src_args.manifest: got '"));
+  EXPECT_THAT(missing.err, HasSubstr("a.jsonl', but there is no such file or folder"));
+  EXPECT_THAT(missing.err, HasSubstr("model.token_list: got '"));
+  EXPECT_EQ(check(manifests, {"--no_files"}).exit_code, 0);
+  make_folders(folder.path() / "data");
+  write_file_atomic(folder.path() / "data/a.jsonl", "");
+  const CommandResult made = check(manifests + tokenizer);  // by train_tokenizer
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+}
+
 // A program of this name that says `text` and ends with `code`.
 void put_program(const fs::path& folder, const std::string& name, const std::string& text,
                  int code) {

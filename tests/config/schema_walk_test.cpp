@@ -61,8 +61,9 @@ TEST(Schemas, EveryTableIsInTheReference) {
   for (const char* heading :
        {"## parallel\n", "## parallel.options of env: slurm\n",
         "## parallel.options of env: kube\n", "## parallel.options of env: local_gpu\n",
-        "## model\n", "## model.frontend_conf\n", "## model.encoder_conf of e_branchformer\n",
-        "## model.decoder_conf of transducer\n", "## model.model_conf\n"})
+        "## trainer\n", "## optimizers.<name>\n", "## model\n", "## model.frontend_conf\n",
+        "## model.encoder_conf of e_branchformer\n", "## model.decoder_conf of transducer\n",
+        "## model.model_conf\n"})
     EXPECT_NE(reference.find(heading), std::string::npos) << heading;
   for (const std::string& group : checker.catalogue().groups())
     for (const Component* component : checker.catalogue().components(group))

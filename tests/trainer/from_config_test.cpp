@@ -47,7 +47,7 @@ trainer:
   EXPECT_EQ(plan.criteria[0].better, Better::kHigher);
   EXPECT_EQ(plan.strategy_name(), "ddp_find_unused_parameters_true");
   EXPECT_EQ(plan.loop.precision, PrecisionMode::kBf16Mixed);
-  EXPECT_EQ(plan.loop.accumulate_grad_batches, 4);
+  EXPECT_EQ(plan.loop.accumulate_grad_batches.at(0), 4);
   EXPECT_EQ(plan.loop.gradient_clip_val, 5.0);
   EXPECT_EQ(plan.loop.limit_train_batches.of(1000, "x"), 100);
   EXPECT_EQ(plan.loop.limit_val_batches.of(1000, "x"), 500);
@@ -128,7 +128,7 @@ TEST(FromConfig, TimeoutAndBucketsReachTheRanks) {
 optimizer: {_target_: torch.optim.Adam}
 trainer: {timeout: "00:05:00", strategy: {_target_: ddp, bucket_cap_mb: 50}, deterministic: warn}
 )");
-  EXPECT_TRUE(plan.loop.deterministic && plan.loop.deterministic_warn_only);
+  EXPECT_TRUE(plan.loop.deterministic.on && plan.loop.deterministic.warn_only);
   EXPECT_EQ(plan.world_options("cpu").timeout, 300);
   EXPECT_EQ(plan.strategy.bucket_cap_mb, 50);
 }

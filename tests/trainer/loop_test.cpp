@@ -376,7 +376,7 @@ TEST(Loop, MinEpochsHoldsBackEarlyStopping) {
 TEST(Loop, AccumulationMayChangeByEpoch) {
   SmallRun s;
   s.settings.max_epochs = 3;
-  s.settings.accumulation = {{0, 5}, {1, 2}};
+  s.settings.accumulate_grad_batches.from_epoch = {{0, 5}, {1, 2}};
   EXPECT_EQ(s.run().steps, 2 + 5 + 5);  // of 10 batches each
 }
 

@@ -134,7 +134,7 @@ TEST(Stop, MaxTimeCountsAllProcesses) {
   TempFolder folder;
   SmallRun first, second;
   for (SmallRun* s : {&first, &second}) s->settings.checkpoint_folder = folder.path();
-  first.settings.max_seconds = second.settings.max_seconds = 1e-9;
+  first.settings.max_time.seconds = second.settings.max_time.seconds = 1e-9;
   EXPECT_EQ(first.run().steps, 1);
   EXPECT_EQ(second.run().steps, 1);  // its time was up already
 }

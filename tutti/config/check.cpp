@@ -10,7 +10,6 @@
 #include "tutti/config/rules.h"
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
-#include "tutti/config/schemas/trainer.h"
 #include "tutti/core/text.h"
 
 namespace tutti::config {
@@ -104,42 +103,6 @@ Node without(const Node& map, const Predicate& drop) {
   return Node(std::move(out), map.path());
 }
 
-void check_named_optimizers(const Node& root, const Catalogue& catalogue, Problems& problems) {
-  const Node optimizers = root["optimizers"];
-  const Node schedulers = root["schedulers"];
-  for (const auto& [name, node] : optimizers.items()) {
-    named_optimizer_schema().parse(node, problems);
-    if (!node["optimizer"].is_null()) catalogue.check("optimizer", node["optimizer"], problems);
-    if (schedulers.is_map() && !schedulers[name].defined())
-      problems.add({optimizers.key_mark(name), node.path(), "has no scheduler of the same name",
-                    fmt::format("add schedulers.{}", name)});
-  }
-  for (const auto& [name, node] : schedulers.items()) {
-    named_scheduler_schema().parse(node, problems);
-    if (!node["scheduler"].is_null()) catalogue.check("scheduler", node["scheduler"], problems);
-    if (!optimizers[name].defined())
-      problems.add({schedulers.key_mark(name), node.path(), "has no optimizer of the same name",
-                    fmt::format("add optimizers.{}", name)});
-  }
-  if (!optimizers.is_null() && !root["optimizer"].is_null())
-    problems.add(optimizers, "got optimizer and optimizers", "keep one of the two");
-}
-
-void check_trainer(const Node& trainer, const Catalogue& catalogue, Problems& problems) {
-  const TrainerSettings settings = trainer_schema().parse(trainer, problems);
-  parse_strategy(settings.strategy, problems);
-  for (const Node& logger : logger_nodes(settings.logger, problems))
-    if (logger.defined()) catalogue.check("logger", logger, problems);
-  if (settings.callbacks.is_null()) return;
-  if (!settings.callbacks.is_list()) {
-    problems.add(settings.callbacks, "got " + settings.callbacks.describe_value() +
-                                         ", expected a list of _target_ nodes");
-    return;
-  }
-  for (const Node& callback : settings.callbacks.elements())
-    catalogue.check("callback", callback, problems);
-}
-
 void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
   const Node task = root["task"];
   const Node model = root["model"];
@@ -147,11 +110,17 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   if (model.is_map() && task.is_null() && !model["_target_"].defined())
     problems.add(model, "got no _target_, and no task is set",
                  "set task: asr, or give model a _target_");
-  if (model.is_map() && model["_target_"].defined())
-    catalogue.check("inference model", model, problems);
-  if (!root["optimizer"].is_null()) catalogue.check("optimizer", root["optimizer"], problems);
-  if (!root["scheduler"].is_null()) catalogue.check("scheduler", root["scheduler"], problems);
-  check_named_optimizers(root, catalogue, problems);
+  if (model.is_map() && model["_target_"].defined()) {
+    Problems own;  // both kinds of files name models of one group
+    catalogue.check("inference model", model, own);
+    for (Problem problem : own.sorted()) {
+      for (std::string* text : {&problem.what, &problem.fix})
+        if (const auto at = text->find("inference model"); at != std::string::npos)
+          text->replace(at, 15, "training model");
+      problems.add(problem);
+    }
+    for (const Problem& warning : own.warnings()) problems.warn(warning);
+  }
   parse_best_model_criterion(root["best_model_criterion"], problems);
   if (!root["tokenizer"].is_null()) tokenizer_schema().parse(root["tokenizer"], problems);
   if (root["fit"].is_map()) check_unknown_keys(root["fit"], {"ckpt_path"}, {}, problems);
@@ -236,6 +205,8 @@ std::optional<FileKind> detect_kind(const std::vector<std::filesystem::path>& fi
                                                            {"num_device", FileKind::kTraining},
                                                            {"dataloader", FileKind::kTraining},
                                                            {"optimizer", FileKind::kTraining},
+                                                           {"optimizers", FileKind::kTraining},
+                                                           {"scheduler", FileKind::kTraining},
                                                            {"task", FileKind::kTraining},
                                                            {"metrics", FileKind::kMetrics},
                                                            {"runner", FileKind::kInference},
@@ -266,7 +237,7 @@ void FileChecker::check_parallel_block(const Node& block, Problems& problems) co
   check_parallel_mistakes(block, count_gpus_, mistakes);
   Problems others;
   if (const auto found = blocks_.find("parallel"); found != blocks_.end()) {
-    found->second(block, others);
+    found->second(block, catalogue_, others);
   } else if (block.is_map()) {
     check_unknown_keys(block,
                        {"env", "n_workers", "options", "max_retries", "on_error", "item_timeout",
@@ -287,8 +258,7 @@ void FileChecker::check_parallel_block(const Node& block, Problems& problems) co
 void FileChecker::check_block(const std::string& key, const Node& block, Problems& problems) const {
   if (is_parallel_key(key)) return check_parallel_block(block, problems);
   if (const auto found = blocks_.find(key); found != blocks_.end())
-    return found->second(block, problems);
-  if (key == "trainer") check_trainer(block, catalogue_, problems);
+    return found->second(block, catalogue_, problems);
   if (key == "dataset") check_dataset(block, catalogue_, problems);
 }
 
@@ -345,7 +315,7 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
   if (kind == FileKind::kInference) check_inference(root, catalogue_, problems);
   check_corpora(root, problems);
   for (const auto& [of, rule] : rules_)
-    if (kind == of) rule(root, problems);
+    if (kind == of) rule(root, catalogue_, problems);
 }
 
 Node load_checked(const LoadOptions& options, std::optional<FileKind> kind, FileChecker& checker,

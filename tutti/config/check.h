@@ -2,8 +2,8 @@
 // submits no job, opens no data.
 //
 //   FileChecker checker;
-//   checker.block("parallel", [](const Node& block, Problems& p) { parallel::parse_parallel(block,
-//   p); }); Problems problems; Node config = load_checked({.files = {"conf/training.yaml"}}, {},
+//   checker.block("parallel", [](const Node& block, const Catalogue&, Problems& p) { parallel::parse_parallel(block, p); });
+//   Problems problems; Node config = load_checked({.files = {"conf/training.yaml"}}, {},
 //   checker, problems); problems.throw_if_any();          // all of them, sorted by line
 //
 // A top-level key no schema knows is a variable when some ${...} refers to it, and an error with a
@@ -40,7 +40,8 @@ std::set<std::string> referenced_keys(const Node& merged);
 
 class FileChecker {
  public:
-  using BlockCheck = std::function<void(const Node& block, Problems& problems)>;
+  using BlockCheck =
+      std::function<void(const Node& block, const Catalogue& catalogue, Problems& problems)>;
 
   explicit FileChecker(Catalogue catalogue = standard_catalogue())
       : catalogue_(std::move(catalogue)) {}

@@ -80,9 +80,44 @@ std::string names_of(const std::vector<ConfigFiles*>& files) {
   return join(names, " and ");
 }
 
-// A key that is not there and that the schema does not know: the nearer of the two suggestions.
+// Dotted paths of the maps in a tree, outermost first.
+void collect_maps(const Node& node, std::vector<std::string>& paths) {
+  std::vector<Node> inner;
+  for (const auto& [key, child] : node.items())
+    if (child.is_map()) inner.push_back(child);
+  for (const Node& child : inner) paths.push_back(child.path());
+  for (const Node& child : inner) collect_maps(child, paths);
+}
+
+// Of `beam_size`, the place it has: `model.beam_size`. First where it is written, then where the schema knows it.
+std::string place_of(const ConfigFiles& file, const Addressed& change, const FileChecker& checker,
+                     const Resolvers& resolvers) {
+  if (change.path.find('.') != std::string::npos) return {};
+  std::vector<std::string> maps;
+  collect_maps(file.merged, maps);
+  for (const std::string& map : maps)
+    if (file.merged.find(map + "." + change.path).defined()) return map + "." + change.path;
+  // Blocks whose schemas are strict; free ones would take anything.
+  const std::vector<std::string> strict = {"model",
+                                           "trainer",
+                                           "parallel",
+                                           "optimizer",
+                                           "scheduler",
+                                           "tokenizer",
+                                           "dataset.preprocessor"};
+  for (const std::string& map : maps) {
+    if (std::none_of(strict.begin(), strict.end(), [&](const auto& s) { return covers(s, map); }))
+      continue;
+    Addressed there = change;
+    there.path = map + "." + change.path;
+    if (!objection(file, there, checker, resolvers)) return there.path;
+  }
+  return {};
+}
+
+// A key that is not there and that the schema does not know: the nearest of the suggestions.
 void fail_unknown(const ConfigFiles& file, const Addressed& change, const Problem& reason,
-                  Problems& problems) {
+                  const std::string& place, Problems& problems) {
   Problems own;
   apply_override(file.merged.value(), change.text(), own);
   for (Problem problem : own.sorted()) {
@@ -90,6 +125,8 @@ void fail_unknown(const ConfigFiles& file, const Addressed& change, const Proble
     const bool is_elsewhere = reason.is_unknown_key && reason.what != "unknown key";
     if (is_elsewhere)
       problem.what = reason.what, problem.fix = reason.fix;
+    else if (!place.empty())
+      problem.fix = fmt::format("did you mean '{}{}'?", place, change.rest);
     else if (!has_guess && !reason.fix.empty())
       problem.fix = reason.fix;
     problems.add(problem);
@@ -126,13 +163,19 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
   for (const auto& [file, form] : targets)
     file->merged = Node(apply_override(file->merged.value(), form, problems));
   if (!targets.empty()) return;
-  if (candidates.size() == 1) return fail_unknown(*candidates[0], change, *reason, problems);
+  std::string place;
+  for (const ConfigFiles* file : candidates)
+    if (place.empty() && sets) place = place_of(*file, change, checker, resolvers);
+  if (candidates.size() == 1) return fail_unknown(*candidates[0], change, *reason, place, problems);
   const std::string kinds = names_of(candidates);
   const std::string address = fmt::format(
       "to add it to one of them: {}:+{}{}",
       candidates[0]->kind ? kind_name(*candidates[0]->kind) : "training", change.path, change.rest);
   std::string fix = sets ? address : "check the name";
-  if (reason && reason->fix.starts_with("did you mean")) fix = reason->fix + " Or " + address;
+  if (!place.empty())
+    fix = fmt::format("did you mean '{}{}'?", place, change.rest);
+  else if (reason && reason->fix.starts_with("did you mean"))
+    fix = reason->fix + " Or " + address;
   problems.add({command_line_mark(), text,
                 fmt::format("no key '{}' in the {} configs", change.path, kinds), fix});
 }

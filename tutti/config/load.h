@@ -38,6 +38,9 @@ Node load_merged(const LoadOptions& options, Problems& problems);
 Node parse_yaml(std::string_view text, const std::string& name);
 Node parse_yaml(std::string_view text, const std::string& name, Problems& problems);
 
+// "lr: 0.005" for "lr:0.005", which YAML takes for a text; empty for anything that is none.
+std::string unglued(std::string_view text);
+
 // Interpolates a tree whose files are merged already. A value that came from `${...}` has the mark
 // of the place that uses it; what lies inside it keeps its own marks.
 Node resolve(const Node& root);

@@ -4,7 +4,6 @@
 
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
-#include "tutti/config/schemas/trainer.h"
 #include "tutti/core/text.h"
 
 namespace tutti::config {
@@ -64,7 +63,6 @@ std::string reference_markdown(const Catalogue& catalogue,
       "[config.md](config.md). Keys no table names are errors, unless a `${...}` refers to "
       "them.\n\n";
   out += section("training.yaml", training_schema().info());
-  out += section("trainer", trainer_schema().info());
   out += section("dataset", dataset_schema().info());
   out += section("dataset entry", dataset_entry_schema().info());
   out += section("tokenizer", tokenizer_schema().info());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/config/load.h"
 #include "tutti/core/text.h"
 
 namespace tutti::config {
@@ -15,6 +16,11 @@ void check_unknown_keys(const Node& node, const std::vector<std::string>& known,
     if (reserved || std::find(known.begin(), known.end(), key) != known.end()) continue;
     if (const auto found = elsewhere.find(key); found != elsewhere.end()) {
       problems.add({node.key_mark(key), child.path(), found->second, {}, true});
+      continue;
+    }
+    if (const std::string meant = child.is_null() ? unglued(key) : ""; !meant.empty()) {
+      problems.add({node.key_mark(key), child.path(), "a key without a blank after its colon",
+                    "write " + meant, true});
       continue;
     }
     std::vector<std::string> candidates;

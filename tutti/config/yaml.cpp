@@ -7,12 +7,14 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 #include <unordered_map>
 
 #include "tutti/config/limits.h"
 #include "tutti/config/load.h"
 #include "tutti/config/problem.h"
+#include "tutti/core/text.h"
 
 namespace tutti::config {
 namespace {
@@ -28,7 +30,8 @@ Mark to_mark(const YAML::Mark& mark, const FileName& file) {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(FileName file, Problems& problems) : file_(std::move(file)), problems_(problems) {}
+  TreeBuilder(FileName file, std::string_view text, Problems& problems)
+      : file_(std::move(file)), lines_(split(text, '\n')), problems_(problems) {}
 
   ValuePtr take_root() { return std::move(root_); }
   void start_again() { root_ = nullptr, anchors_.clear(); }
@@ -46,6 +49,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (expects_key()) return take_key(mark, tag, text);
     auto value = make(Kind::kScalar, mark);
     value->quoted = is_string_tag(mark, tag);
+    if (!value->quoted) refuse_glued(mark, text);
     value->text = text;
     place(std::move(value), anchor, 1);
   }
@@ -152,6 +156,20 @@ class TreeBuilder : public YAML::EventHandler {
     frame.value->key_marks.push_back(to_mark(mark, file_));
   }
 
+  // `lr:0.005` on a line of its own is the end of the value before it, or a value itself: YAML wants a blank
+  // after the colon of a key.
+  void refuse_glued(const YAML::Mark& mark, const std::string& text) {
+    const std::string_view last = std::string_view(text).substr(text.rfind(' ') + 1);
+    if (mark.is_null() || unglued(last).empty()) return;
+    const auto line = static_cast<std::size_t>(mark.line) + (last.size() < text.size() ? 1 : 0);
+    if (line >= lines_.size() || trim(lines_[line]) != last) return;
+    YAML::Mark at = mark;
+    at.line = static_cast<int>(line);
+    at.column = static_cast<int>(lines_[line].find(last));
+    stop(at, fmt::format("got '{}', which has no blank after the colon", last),
+         fmt::format("write {}", unglued(last)));
+  }
+
   void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     if (expects_key())
       stop(mark, "a key must be a single value, got a list or map",
@@ -220,6 +238,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   const FileName file_;
+  const std::vector<std::string> lines_;
   Problems& problems_;
   std::vector<Frame> frames_;
   std::unordered_map<YAML::anchor_t, std::pair<ValuePtr, std::size_t>> anchors_;
@@ -243,11 +262,33 @@ int tab_before(std::string_view text, int last) {
   return found;
 }
 
+// What to write when the line (from 0) or the one before has a key that YAML cannot see as one.
+std::string glued_at(std::string_view text, int line) {
+  const auto lines = split(text, '\n');
+  for (const int at : {line, line - 1})
+    if (at >= 0 && at < static_cast<int>(lines.size()))
+      if (const std::string fix = unglued(trim(lines[static_cast<std::size_t>(at)])); !fix.empty())
+        return "a blank must follow the colon: " + fix;
+  return {};
+}
+
 }  // namespace
+
+std::string unglued(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 >= text.size()) return {};
+  const std::string_view key = text.substr(0, colon), value = text.substr(colon + 1);
+  const bool is_name = std::all_of(key.begin(), key.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  });
+  // a:b is a key and its value; c:/d and http://e are not.
+  if (!is_name || value.front() == ' ' || value.front() == '/' || value.front() == ':') return {};
+  return fmt::format("{}: {}", key, value);
+}
 
 Node parse_yaml(std::string_view text, const std::string& name, Problems& problems) {
   const auto file = std::make_shared<const std::string>(name);
-  TreeBuilder builder(file, problems);
+  TreeBuilder builder(file, text, problems);
   ValuePtr root;
   try {
     std::istringstream stream{std::string(text)};
@@ -266,7 +307,8 @@ Node parse_yaml(std::string_view text, const std::string& name, Problems& proble
       problems.add({Mark{file, tab, 1}, "", "a tab in the indentation: YAML allows spaces only",
                     "replace the tabs of this file with spaces: expand -t 2 FILE"});
     else
-      problems.add({to_mark(e.mark, file), "", "not valid YAML: " + e.msg, {}});
+      problems.add(
+          {to_mark(e.mark, file), "", "not valid YAML: " + e.msg, glued_at(text, e.mark.line)});
   } catch (const ParseStopped&) {
     // The reason is among the problems.
   }

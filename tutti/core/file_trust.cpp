@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "tutti/core/error.h"
+#include "tutti/core/log.h"
 
 namespace tutti {
 namespace fs = std::filesystem;
@@ -94,6 +95,8 @@ void make_private_folder(const fs::path& folder) {
 
 void make_own_folder(const fs::path& folder) {
   check_links_on_the_way(folder);  // before anything is made where one leads
+  std::error_code unknown;
+  const bool was_there = fs::exists(folder, unknown);
   make_folders(folder);
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) throw_errno("cannot open folder " + folder.string(), errno);
@@ -101,7 +104,13 @@ void make_own_folder(const fs::path& folder) {
   const struct stat info = stat_of(fd.get(), folder);
   check_owner(folder, info);
   if ((info.st_mode & kOthersWrite) == 0 || (info.st_mode & S_ISVTX) != 0) return;
-  if (::fchmod(fd.get(), (info.st_mode & 07777U) & ~kOthersWrite) != 0) check_mode(folder, info);
+  if (::fchmod(fd.get(), (info.st_mode & 07777U) & ~kOthersWrite) != 0)
+    check_mode(folder, info);
+  else if (was_there)
+    log::warning(
+        "{}: only you may write in it from now on (others may read): what is there decides what "
+        "workers run",
+        folder.string());
 }
 
 UniqueFd open_trusted_file(const fs::path& path, const fs::path& top) {

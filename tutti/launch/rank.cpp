@@ -140,6 +140,8 @@ namespace {
 
 using internal::Variables;
 
+constexpr const char* kAlone = "single process";
+
 void fill_nodes(RankContext& rank, int local_size) {
   rank.local_world_size = std::max(1, local_size);
   rank.num_nodes =
@@ -315,7 +317,7 @@ Detection from_nothing(const Environment& environment, const LaunchRequest& requ
   found.num_local_ranks = request.devices.value_or(gpus ? request.num_gpus : 1);
   const bool alone = found.num_local_ranks == 1 && found.rank.num_nodes == 1;
   found.kind = alone ? Detection::Kind::kRank : Detection::Kind::kStartRanks;
-  found.rank.found_by = alone ? "single process" : "tutti";
+  found.rank.found_by = alone ? kAlone : "tutti";
   if (alone) found.rank.master_addr.clear();
   return found;
 }
@@ -375,6 +377,16 @@ Detection detect(const Environment& environment, const LaunchRequest& request) {
   internal::check_world(request, rank);
   internal::assign_device(request, rank);
   return found;
+}
+
+std::optional<int> launched_rank(const Environment& environment) {
+  try {
+    const Detection found = find(environment, {});
+    const bool started = found.kind == Detection::Kind::kRank && found.rank.found_by != kAlone;
+    return started ? std::optional(found.rank.rank) : std::nullopt;
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace tutti::launch

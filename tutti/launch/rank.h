@@ -72,6 +72,10 @@ struct Detection {
 // Throws ConfigError: numbers that disagree, or variables that are missing or not numbers.
 Detection detect(const Environment& environment, const LaunchRequest& request);
 
+// The rank that a launcher gave this process, as detect() sees it; empty when it is the one that starts ranks, or a
+// process of its own. What is wrong with the launcher's variables is detect()'s to say.
+std::optional<int> launched_rank(const Environment& environment);
+
 // Processors this process may use: its affinity, and the quota of its container (cgroup v2).
 int usable_cpus();
 

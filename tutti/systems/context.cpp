@@ -1,6 +1,8 @@
 // Loading the configs of a run and letting the experiment's names flow between them.
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "tutti/config/config_files.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
@@ -8,6 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
+#include "tutti/launch/rank.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stage.h"
@@ -44,19 +47,28 @@ void require_experiment(const ConfigFiles& loaded, config::Problems& problems) {
                "give --training_config as well, or add exp_tag or exp_dir");
 }
 
-// Copies `key` of a resolved config into one that comes later; says so when that changes what the
+// Copies `key` of the resolved config of kind `giver` into one that comes later; says so when that changes what the
 // file says.
-void inherit(const Node& from, std::string_view key, const Extensions& extensions,
-             ConfigFiles& to) {
+void inherit(const Node& from, const char* giver, std::string_view key,
+             const Extensions& extensions, ConfigFiles& to, config::Problems& problems) {
   if (!from.defined() || !to.merged.defined() || from[key].is_null()) return;
   const Node current = to.merged[key];
   const bool written_by_user = !current.is_null() && !config::is_recipe_default(current);
   config::Problems ignored;  // the same ones are reported when the whole file is resolved
   const Node own = config::resolve(to, extensions.resolvers, ignored)[key];
   if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
-    log::warning("{} config: {} is '{}' there; the training config's '{}' is used",
-                 config::kind_name(*to.kind), key, own.raw(), from[key].raw());
+    problems.warn(current, fmt::format("'{}' is not used: the {} config says '{}'", own.raw(),
+                                       giver, from[key].raw()));
   to.merged = config::with_key(to.merged, std::string(key), from[key]);
+}
+
+// By the process that a person started, or rank 0 of those a launcher did; not again by the processes they start.
+void warn_once(const config::Problems& problems) {
+  constexpr const char* kTold = "TUTTI_CONFIG_WARNED";
+  if (std::getenv(kTold) != nullptr) return;
+  if (launch::launched_rank(launch::current_environment()).value_or(0) == 0)
+    for (const auto& warning : problems.sorted_warnings()) log::warning("{}", warning.describe());
+  ::setenv(kTold, "1", 1);
 }
 
 }  // namespace
@@ -101,15 +113,22 @@ StageContext load_context(const ContextRequest& request, const Extensions& exten
   context.request = request;
   context.catalogue = std::make_shared<config::Catalogue>(extensions.checker.catalogue());
   context.training = config::resolve(training, extensions.resolvers, problems);
+  // An exp_dir follows its exp_tag, and metrics go with inference: once is enough to say so.
+  const std::size_t told = problems.warnings().size();
+  const auto inherit_experiment = [&](const Node& from, const char* giver, ConfigFiles& later) {
+    for (const char* key : {"exp_tag", "exp_dir"}) {
+      config::Problems repeated;
+      inherit(from, giver, key, extensions, later,
+              problems.warnings().size() > told ? repeated : problems);
+    }
+  };
   for (ConfigFiles* later : {&inference, &metrics, &demo})
-    for (const char* key : {"exp_tag", "exp_dir"})
-      inherit(context.training, key, extensions, *later);
-  inherit(context.training, "data_dir", extensions, inference);
+    inherit_experiment(context.training, "training", *later);
+  inherit(context.training, "training", "data_dir", extensions, inference, problems);
   context.inference = config::resolve(inference, extensions.resolvers, problems);
   for (ConfigFiles* later : {&metrics, &demo})
-    for (const char* key : {"exp_tag", "exp_dir"})
-      inherit(context.inference, key, extensions, *later);
-  inherit(context.inference, "inference_dir", extensions, metrics);
+    inherit_experiment(context.inference, "inference", *later);
+  inherit(context.inference, "inference", "inference_dir", extensions, metrics, problems);
   context.metrics = config::resolve(metrics, extensions.resolvers, problems);
   context.demo = config::resolve(demo, extensions.resolvers, problems);
   if (!context.training.defined()) {
@@ -120,7 +139,7 @@ StageContext load_context(const ContextRequest& request, const Extensions& exten
   check(inference, context.inference, extensions, problems);
   check(metrics, context.metrics, extensions, problems);
   check(demo, context.demo, extensions, problems);
-  for (const auto& warning : problems.sorted_warnings()) log::warning("{}", warning.describe());
+  warn_once(problems);
   problems.throw_if_any();
   return context;
 }

@@ -127,12 +127,37 @@ Fingerprint training_inputs(const StageContext& context) {
   return inputs;
 }
 
-std::string other_statistics(const StageContext& context) {
+namespace {
+
+// What the statistics in stats_dir were made from; empty: nobody knows.
+Json recorded_statistics(const StageContext& context) {
   const fs::path record = context.folder("stats_dir") / ".stages" / "collect_stats.json";
   if (!fs::exists(record)) return {};
-  const Json inputs =
-      parse_json(read_file(record), record.string()).value("inputs", Json::object());
+  return parse_json(read_file(record), record.string()).value("inputs", Json::object());
+}
+
+// The part that decides what a feature is, without the utterances.
+Fingerprint features_of(const Json& inputs) {
+  Fingerprint features;
+  const Json train = inputs.value("train", Json::object());
+  for (const char* key : {"frontend", "frontend_conf", "sample_rate"})
+    if (train.contains(key)) features.add(key, train[key]);
+  return features;
+}
+
+}  // namespace
+
+std::string other_statistics(const StageContext& context) {
+  const Json inputs = recorded_statistics(context);
+  if (inputs.is_null()) return {};
   return join(statistics_inputs(context).changes_since(Fingerprint(inputs), 3), "; ");
+}
+
+std::string other_features(const StageContext& context) {
+  const Json inputs = recorded_statistics(context);
+  if (inputs.is_null()) return {};
+  const Fingerprint now = features_of(statistics_inputs(context).json());
+  return join(now.changes_since(features_of(inputs), 3), "; ");
 }
 
 }  // namespace tutti::systems

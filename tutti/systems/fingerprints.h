@@ -28,5 +28,7 @@ Fingerprint training_inputs(const StageContext& context);
 // What is in stats_dir, when it was collected from other data or with another frontend than this
 // config's: "train.frontend_conf.hop_length: was 160, is 200". Empty: it fits, or nobody knows.
 std::string other_statistics(const StageContext& context);
+// The same of the features alone: statistics of others would normalise by wrong numbers.
+std::string other_features(const StageContext& context);
 
 }  // namespace tutti::systems

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "tutti/core/clock.h"
@@ -18,6 +19,8 @@
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/launch/rank.h"
+#include "tutti/systems/input_files.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {
@@ -25,16 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The rank a launcher gave this process, if one did. Good enough to decide who writes files;
-// training itself asks launch::detect.
-std::optional<int> launcher_rank() {
-  for (const char* name :
-       {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return std::atoi(value);
-  }
-  return std::nullopt;
-}
+std::optional<int> launcher_rank() { return launch::launched_rank(launch::current_environment()); }
 
 const config::Node& config_of(const StageContext& context, Needs needs) {
   switch (needs) {
@@ -135,6 +129,24 @@ bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
   return false;
 }
 
+// What a later stage would refuse is said before an earlier one replaces files.
+void refuse_early(const std::vector<Stage>& stages, const StageContext& context) {
+  config::Problems problems;
+  std::set<Needs> seen;
+  for (const Stage& stage : stages) {
+    // What packs, scores or shows needs no corpora.
+    const bool reads = stage.number < 7;
+    if (!reads || !seen.insert(stage.needs).second) continue;
+    if (stage.needs == Needs::kTraining)
+      check_input_files(config::FileKind::kTraining, context.training, problems);
+    if (stage.needs == Needs::kInference)
+      check_input_files(config::FileKind::kInference, context.inference, problems);
+  }
+  problems.throw_if_any();
+  for (const Stage& stage : stages)
+    if (stage.refuse && &stage != &stages.front()) stage.refuse(context);
+}
+
 log::Level log_level(const StageContext& context) {
   return context.request.quiet ? log::Level::kWarning : log::Level::kInfo;
 }
@@ -162,7 +174,8 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   if (!rank) log::info("{}{}", place, stage.summary);
   if (const Fingerprint before = recorded_inputs(record);
       !rank && !before.empty() && !(before == inputs))
-    log::info("runs again, since {}", join(inputs.changes_since(before, 3), "; "));
+    log::info("{} {}", stage.name == "train" ? "since it was run last:" : "runs again, since",
+              join(inputs.changes_since(before, 3), "; "));
   // From here on the output is neither the old nor the new one until the stage has ended.
   if (std::error_code absent; writes_files) fs::remove(record, absent);
   const double begin = Clock::system().unix_seconds();
@@ -266,6 +279,7 @@ bool run_stages(const std::vector<Stage>& stages, const StageContext& context, b
   for (const auto& stage : stages)
     if (!config_of(context, stage.needs).defined())
       throw ConfigError(fmt::format("stage {} needs {}", stage.name, flag_of(stage.needs)));
+  if (!dry_run && !launcher_rank()) refuse_early(stages, context);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const Stage& stage = stages[i];
     if (dry_run) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
@@ -14,6 +15,7 @@
 #include "tutti/data/batching/sampler.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/data/features/fbank.h"
+#include "tutti/data/features/statistics.h"
 #include "tutti/data/fields.h"
 #include "tutti/data/sources.h"
 #include "tutti/parallel/backends/backend.h"
@@ -25,10 +27,13 @@
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocessor_settings.h"
 #include "tutti/systems/torchscript_settings.h"
+#include "tutti/trainer/optim/optimizer_settings.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::systems {
 namespace {
 
+using config::Catalogue;
 using config::Node;
 using config::Problems;
 
@@ -39,6 +44,21 @@ bool is_recogniser(const Node& root) {
 bool is_torchscript(const Node& model) {
   return model["_target_"].is_scalar() &&
          model["_target_"].raw() == torchscript_schema().info().name;
+}
+
+// Statistics that somebody else made must be of as many features.
+void check_dimension(const Node& file, const speech::AsrSettings& model, Problems& problems) {
+  const auto expected = model.use_frontend ? model.frontend.n_mels : model.input_size;
+  try {
+    const auto found = data::Statistics::read_npz(file.raw()).dim();
+    if (static_cast<std::int64_t>(found) != expected)
+      problems.add(file,
+                   fmt::format("got statistics of {} features, expected {} ({})", found, expected,
+                               model.use_frontend ? "frontend_conf.n_mels" : "input_size"),
+                   "write stats_file: ${stats_dir}/train/feats_stats.npz, and run collect_stats");
+  } catch (const Error& error) {
+    problems.add(file, error.what());
+  }
 }
 
 // collect_stats makes features with plain code of its own, which knows fewer kinds than the model.
@@ -65,14 +85,18 @@ void check_statistics(const Node& root, const speech::AsrSettings& model, Proble
   const Node file = root["model"]["normalize_conf"]["stats_file"];
   const Node folder = root["stats_dir"];
   if (model.normalize.kind != speech::NormalizeKind::kGlobal || !file.is_scalar() ||
-      !folder.is_scalar() || std::filesystem::exists(file.raw()))
+      !folder.is_scalar())
     return;
   const std::string made = folder.raw() + "/train/feats_stats.npz";
-  if (std::filesystem::path(file.raw()).lexically_normal() !=
+  if (std::filesystem::path(file.raw()).lexically_normal() ==
       std::filesystem::path(made).lexically_normal())
-    problems.warn(file,
-                  fmt::format("'{}' is not there, and collect_stats writes '{}'", file.raw(), made),
-                  "write stats_file: ${stats_dir}/train/feats_stats.npz");
+    return;  // collect_stats makes it anew for other features
+  if (std::filesystem::exists(file.raw()))
+    check_dimension(file, model, problems);
+  else
+    problems.add(file,
+                 fmt::format("'{}' is not there, and collect_stats writes '{}'", file.raw(), made),
+                 "write stats_file: ${stats_dir}/train/feats_stats.npz");
 }
 
 // What a recogniser reports, by the parts it has.
@@ -93,7 +117,8 @@ std::vector<std::string> metrics_of(const speech::AsrSettings& model) {
   return names;
 }
 
-void check_monitors(const Node& root, const speech::AsrSettings& model, Problems& problems) {
+void check_monitors(const Node& root, const speech::AsrSettings& model,
+                    const std::vector<trainer::OptimizerSettings>& optimizers, Problems& problems) {
   std::vector<std::string> known;
   for (const char* part : {"valid", "train"})
     for (const auto& name : metrics_of(model))
@@ -107,7 +132,17 @@ void check_monitors(const Node& root, const speech::AsrSettings& model, Problems
   for (const Node& criterion : root["best_model_criterion"].elements())
     check(criterion[std::size_t{0}]);
   for (const Node& callback : root["trainer"]["callbacks"].elements()) check(callback["monitor"]);
-  check(root["scheduler_monitor"]);
+  for (const auto& optimizer : optimizers) check(optimizer.monitor_node);
+}
+
+// What an unknown key leaves at its default: the block's other complaints are about that.
+void add_causes(const Problems& found, Problems& problems) {
+  std::set<std::string> misspelt;  // blocks
+  for (const auto& problem : found.sorted())
+    if (problem.is_unknown_key) misspelt.insert(problem.key.substr(0, problem.key.rfind('.')));
+  for (const auto& problem : found.sorted())
+    if (problem.is_unknown_key || misspelt.count(problem.key) == 0) problems.add(problem);
+  for (const auto& warning : found.warnings()) problems.warn(warning);
 }
 
 // Norms of all ranks: only where there are some.
@@ -157,6 +192,17 @@ void add_recognisers(config::Catalogue& catalogue) {
   }
 }
 
+// Names of what decodes are no names of models to train.
+void refuse_recogniser(const Node& model, Problems& problems) {
+  const Node target = model["_target_"];
+  if (!target.is_scalar()) return;
+  config::Catalogue recognisers;
+  add_recognisers(recognisers);
+  if (recognisers.find("inference model", target.raw()))
+    problems.add(target, fmt::format("got '{}', which decodes with a trained model", target.raw()),
+                 "to train one, set task: asr and give model: its parts (encoder, decoder, ...)");
+}
+
 // Entries of files of the user's. Those of builders are the builder's business.
 void check_entries(const Node& root, Problems& problems) {
   const auto sources = data::DatasetSources::standard();
@@ -202,7 +248,7 @@ void check_batch_tensors(const Node& root, Problems& problems) {
   for (const char* key : {"target", "input_lengths", "target_lengths"}) check(model[key]);
 }
 
-void check_inference(const Node& root, Problems& problems) {
+void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   check_entries(root, problems);
   const Node model = root["model"];
   if (!model.is_map() || !model["_target_"].is_scalar()) return;
@@ -218,19 +264,20 @@ void check_inference(const Node& root, Problems& problems) {
                  "name the weights of a trained model");
 }
 
-void check_training(const Node& root, Problems& problems) {
+void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
+  const auto optimizers = trainer::parse_optimizers(root, catalogue, problems);
   check_entries(root, problems);
   check_batch_tensors(root, problems);
   read_text_settings(root, problems);
+  refuse_recogniser(root["model"], problems);
   if (is_torchscript(root["model"])) check_sync_batchnorm(root, nullptr, problems);
   if (!is_recogniser(root)) return;
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});
   check_statistics(root, model, own);
-  if (own.empty()) check_monitors(root, model, own);
+  if (own.empty()) check_monitors(root, model, optimizers, own);
   if (own.empty()) check_sync_batchnorm(root, &model, own);
-  for (const auto& problem : own.sorted()) problems.add(problem);
-  for (const auto& warning : own.warnings()) problems.warn(warning);
+  add_causes(own, problems);
 }
 
 }  // namespace
@@ -240,11 +287,11 @@ config::FileChecker standard_checker() {
   checker.catalogue().add("preprocessor", preprocessor_schema(),
                           {"espnet2.train.preprocessor.CommonPreprocessor",
                            "espnet2.train.preprocessor.S2TPreprocessor"});
-  checker.block("parallel", [](const Node& block, Problems& problems) {
+  checker.block("parallel", [](const Node& block, const Catalogue&, Problems& problems) {
     parallel::parse_parallel(block, problems);
   });
   // Sharding rules are the checker's: it sees the whole file.
-  checker.block("dataloader", [](const Node& block, Problems& problems) {
+  checker.block("dataloader", [](const Node& block, const Catalogue&, Problems& problems) {
     data::check_dataloader_block(block, {}, problems);
   });
   checker.set_corpora(corpora_of);
@@ -253,19 +300,24 @@ config::FileChecker standard_checker() {
     registry.offer(data::sampler_registry());
     registry.offer(parallel::Registry::global());
   });
+  trainer::add_strategy_components(checker.catalogue());
+  checker.block("trainer", trainer::check_trainer_block);
   add_recognisers(checker.catalogue());
   checker.catalogue().add("inference model", torchscript_schema());
   add_metric_components(checker.catalogue());
   checker.rule(config::FileKind::kTraining, check_training);
   checker.rule(config::FileKind::kInference, check_inference);
-  checker.rule(config::FileKind::kMetrics, [](const Node& root, Problems& problems) {
-    for (const Node& entry : root["metrics"].elements()) read_metric(entry, problems);
-  });
+  checker.rule(config::FileKind::kMetrics,
+               [](const Node& root, const Catalogue&, Problems& problems) {
+                 for (const Node& entry : root["metrics"].elements()) read_metric(entry, problems);
+               });
   return checker;
 }
 
 std::vector<config::SchemaInfo> reference_tables() {
-  std::vector<config::SchemaInfo> tables;
+  std::vector<config::SchemaInfo> tables = {trainer::trainer_schema().info(),
+                                            config::named_optimizer_schema().info(),
+                                            config::named_scheduler_schema().info()};
   for (const auto& part : {data::sources_reference(), speech::asr_model_reference(),
                            data::dataloader_reference(), parallel::parallel_reference()})
     tables.insert(tables.end(), part.begin(), part.end());

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "tutti/config/node.h"
-#include "tutti/config/schemas/trainer.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/strategies/fsdp.h"
+#include "tutti/trainer/trainer_settings.h"
 #include "tutti/trainer/world.h"
 
 namespace tutti::trainer {
@@ -28,8 +28,7 @@ struct PlanContext {
 };
 
 struct TrainingPlan {
-  config::TrainerSettings trainer;
-  config::StrategySettings strategy;
+  StrategySettings strategy;
   FsdpOptions fsdp;
   LoopSettings loop;
   std::vector<OptimizerSpec> optimizers;

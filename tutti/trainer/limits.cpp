@@ -19,7 +19,7 @@ std::string reached_limits(const LoopSettings& settings, const Trained& trained)
   };
   compare("trainer.max_epochs", settings.max_epochs, trained.epoch);
   compare("trainer.max_steps", settings.max_steps, trained.step);
-  if (settings.max_seconds && trained.seconds >= *settings.max_seconds) {
+  if (settings.max_time.seconds && trained.seconds >= *settings.max_time.seconds) {
     keys.emplace_back("trainer.max_time");
     reached.emplace_back("trainer.max_time is used up");
   }

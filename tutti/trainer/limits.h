@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tutti/trainer/settings.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::trainer {
 

@@ -133,12 +133,6 @@ bool enough_steps(const Run& run) {
   return may_stop(run) || (run.settings.max_steps >= 0 && run.step >= run.settings.max_steps);
 }
 
-void choose_accumulation(Run& run) {
-  const auto& by_epoch = run.settings.accumulation;
-  const auto after = by_epoch.upper_bound(run.epoch);
-  if (after != by_epoch.begin()) run.settings.accumulate_grad_batches = std::prev(after)->second;
-}
-
 bool limits_reached(const Run& run) {
   return may_stop(run) ||
          !reached_limits(run.settings, {run.epoch, run.step, run.seconds_before}).empty();
@@ -217,7 +211,6 @@ FitResult train(Run& run) {
   }
   while (run.validation_pending || !limits_reached(run)) {
     const auto length = run.batches_in_epoch = agree_on_length(run);
-    choose_accumulation(run);
     check_validation_interval(run, length);
     run.plan = run.in.train.first_plan_hash(run.position());
     DeviceFeed feed(run.in.train.open(run.position()), run.precision, run.device);
@@ -259,8 +252,7 @@ FitResult train(Run& run) {
       }
       const std::int64_t batch_before = run.batch;
       run.batch +=
-          length ? std::min<std::int64_t>(run.settings.accumulate_grad_batches, *length - run.batch)
-                 : run.settings.accumulate_grad_batches;
+          length ? std::min<std::int64_t>(run.accumulate(), *length - run.batch) : run.accumulate();
       ++run.window;
 
       const bool stepped = update_or_drop(run, verdict, window);
@@ -432,10 +424,10 @@ FitResult fit(FitInputs& inputs) {
   } removed_at_the_end;
   try {
     Run run(inputs);
-    if (run.settings.deterministic) {
+    if (run.settings.deterministic.on) {
       // cuBLAS reads it when it starts.
       if (run.device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
-      at::globalContext().setDeterministicAlgorithms(true, run.settings.deterministic_warn_only);
+      at::globalContext().setDeterministicAlgorithms(true, run.settings.deterministic.warn_only);
     }
     Strategy& strategy = inputs.strategy;
     inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,

@@ -30,8 +30,8 @@
 #include "tutti/trainer/model.h"
 #include "tutti/trainer/optim/groups.h"
 #include "tutti/trainer/preemption.h"
-#include "tutti/trainer/settings.h"
 #include "tutti/trainer/strategies/strategy.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::trainer {
 

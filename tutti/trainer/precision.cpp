@@ -10,34 +10,6 @@
 
 namespace tutti::trainer {
 
-PrecisionMode parse_precision(const std::string& text) {
-  if (text == "32" || text == "32-true") return PrecisionMode::k32;
-  if (text == "64" || text == "64-true") return PrecisionMode::k64;
-  if (text == "16" || text == "16-mixed") return PrecisionMode::k16Mixed;
-  if (text == "bf16" || text == "bf16-mixed") return PrecisionMode::kBf16Mixed;
-  if (text == "bf16-true") return PrecisionMode::kBf16True;
-  throw ConfigError(
-      fmt::format("trainer.precision: got '{}', expected 32, 16-mixed, bf16-mixed, "
-                  "bf16-true or 64-true",
-                  text));
-}
-
-std::string to_string(PrecisionMode mode) {
-  switch (mode) {
-    case PrecisionMode::k32:
-      return "32";
-    case PrecisionMode::k64:
-      return "64-true";
-    case PrecisionMode::k16Mixed:
-      return "16-mixed";
-    case PrecisionMode::kBf16Mixed:
-      return "bf16-mixed";
-    case PrecisionMode::kBf16True:
-      return "bf16-true";
-  }
-  return "?";
-}
-
 AutocastScope::AutocastScope(at::DeviceType device, at::ScalarType type)
     : device_(device),
       was_on_(autocast_on(device)),

@@ -16,15 +16,9 @@
 
 #include "tutti/core/json.h"
 #include "tutti/trainer/batch.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::trainer {
-
-enum class PrecisionMode { k32, k64, k16Mixed, kBf16Mixed, kBf16True };
-
-// "32", "32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true" and Lightning's short forms.
-// Throws ConfigError listing them.
-PrecisionMode parse_precision(const std::string& text);
-std::string to_string(PrecisionMode mode);
 
 // Autocast is thread-local; the scope belongs to the thread that made it.
 class AutocastScope {

@@ -68,7 +68,7 @@ std::optional<std::int64_t> steps_in_all(const Run& run) {
   std::optional<std::int64_t> total;
   if (s.max_steps >= 0) total = s.max_steps;
   if (s.max_epochs >= 0 && run.batches_in_epoch) {
-    const std::int64_t window = s.accumulate_grad_batches;
+    const std::int64_t window = run.accumulate();
     const auto steps = [window](std::int64_t batches) { return (batches + window - 1) / window; };
     const std::int64_t left =
         (s.max_epochs - run.epoch) * steps(*run.batches_in_epoch) - steps(run.batch);

@@ -126,7 +126,7 @@ Checkpoint lightning_checkpoint(Run& run, const std::filesystem::path& path) {
             {"window", t.at("step")},
             {"skipped", 0},
             {"world_size", run.in.control.world_size()},
-            {"accumulate", run.settings.accumulate_grad_batches},
+            {"accumulate", run.accumulate()},
             {"scaler", Json::object()},
             {"optimizers", Json::object()},
             {"epoch_sums", Json::object()},
@@ -179,10 +179,7 @@ void restore_position(Run& run, const Json& t) {
 // Resuming with other numbers is allowed; what it means for the training must be said.
 void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
   const int world = run.in.control.world_size();
-  const auto& by_epoch = run.settings.accumulation;
-  const auto after = by_epoch.upper_bound(run.epoch);
-  const int accumulate =
-      after == by_epoch.begin() ? run.settings.accumulate_grad_batches : std::prev(after)->second;
+  const int accumulate = run.accumulate();
   if (old_world != world)
     log::info(
         "{} rank{} instead of {}: what is left of epoch {} is dealt out anew, each utterance "
@@ -262,7 +259,7 @@ void save(Run& run, bool epoch_over) {
                         {"plan", run.plan},
                         {"validation_pending", run.validation_pending},
                         {"seconds", run.seconds()},
-                        {"accumulate", run.settings.accumulate_grad_batches},
+                        {"accumulate", run.accumulate()},
                         {"bad_in_a_row", run.bad_in_a_row},
                         {"world_size", world},
                         {"step", run.step},

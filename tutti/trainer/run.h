@@ -96,6 +96,7 @@ struct Run {
   std::chrono::steady_clock::time_point last_save = started;
 
   bool is_main() const { return in.control.rank() == 0; }
+  int accumulate() const { return settings.accumulate_grad_batches.at(epoch); }  // batches per step
   double seconds() const {  // of training, over all processes
     return seconds_before +
            std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -112,7 +113,7 @@ struct Run {
   // With one rank and one micro-batch per step the batch's mean is the global mean already.
   bool weighs_losses() const {
     return settings.loss_reduction == LossReduction::kGlobal &&
-           (in.control.world_size() > 1 || settings.accumulate_grad_batches > 1);
+           (in.control.world_size() > 1 || accumulate() > 1);
   }
   Moment moment(const Metrics* metrics = nullptr) {
     return {in.model, weights,        epoch,        step,

@@ -53,10 +53,9 @@ Update apply_update(Run& run, const Verdict& verdict) {
     discard_gradients(run);
     return Update::kNothing;
   }
-  const double average =
-      (run.weighs_losses() ? run.reference_weight / verdict.total_weight
-                           : 1.0 / (verdict.contributing * run.settings.accumulate_grad_batches)) /
-      run.scaler.scale();
+  const double average = (run.weighs_losses() ? run.reference_weight / verdict.total_weight
+                                              : 1.0 / (verdict.contributing * run.accumulate())) /
+                         run.scaler.scale();
 
   // Decided for all optimizers before any of them moves.
   std::vector<Clipped> factors;

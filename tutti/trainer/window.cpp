@@ -145,12 +145,12 @@ Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batche
   window.before = rollback_point(run);
   window.vote.step = run.window;
   window.vote.plan_hash = run.in.train.plan_hash(run.data_epoch());
-  window.vote.time_up =
-      run.settings.max_seconds && run.is_main() && run.seconds() >= *run.settings.max_seconds;
+  window.vote.time_up = run.settings.max_time.seconds && run.is_main() &&
+                        run.seconds() >= *run.settings.max_time.seconds;
   window.vote.save = run.settings.save_every_seconds > 0 && run.is_main() &&
                      seconds_since(run.last_save) >= run.settings.save_every_seconds;
 
-  const int wanted = run.settings.accumulate_grad_batches;
+  const int wanted = run.accumulate();
   Strategy& strategy = run.in.strategy;
   bool going_on = true;
   for (int i = 0; i < wanted; ++i) {

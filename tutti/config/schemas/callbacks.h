@@ -78,7 +78,8 @@ Schema<EmaSettings> ema_schema();
 
 struct SwaSettings {
   double swa_lrs = 0;
-  BatchLimit swa_epoch_start{.part = 0.8};  // an epoch counted from 1, or a part of max_epochs
+  Amount swa_epoch_start =
+      Amount::fraction(0.8);  // an epoch counted from 1, or a part of max_epochs
   int annealing_epochs = 10;
   std::string annealing_strategy = "cos";
 };

@@ -116,10 +116,11 @@ Schema<NamedOptimizer> named_optimizer_schema() {
   Schema<S> s("optimizers.<name>", "One of several optimizers.");
   s.field("optimizer", &S::optimizer, "a _target_ node", {.required = true});
   s.field("params", &S::params, "part of the model it trains");
+  s.field("param_groups", &S::param_groups, "as the top-level key, for these parameters");
   s.field("gradient_clip_val", &S::gradient_clip_val, "limit of its gradient; null: the trainer's",
           {.min = 0});
-  s.field("gradient_clip_algorithm", &S::gradient_clip_algorithm, "norm or value",
-          {.one_of = {"norm", "value"}});
+  s.field("gradient_clip_algorithm", &S::gradient_clip_algorithm,
+          "norm or value; null: the trainer's", {.one_of = {"norm", "value"}});
   s.elsewhere("accum_grad_steps", "use trainer.accumulate_grad_batches");
   s.elsewhere("step_every_n_iters",
               "let the model return this optimizer's loss in every n-th step");

@@ -39,8 +39,9 @@ Schema<TrainingFile> training_schema();
 struct NamedOptimizer {
   Node optimizer;      // a _target_ node
   std::string params;  // part of the model
-  std::optional<double> gradient_clip_val;
-  std::string gradient_clip_algorithm = "norm";
+  Node param_groups;
+  std::optional<double> gradient_clip_val;             // null: the trainer's
+  std::optional<std::string> gradient_clip_algorithm;  // null: the trainer's
 };
 Schema<NamedOptimizer> named_optimizer_schema();
 struct NamedScheduler {

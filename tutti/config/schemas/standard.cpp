@@ -5,7 +5,6 @@
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/optim.h"
 #include "tutti/config/schemas/schedules.h"
-#include "tutti/config/schemas/trainer.h"
 
 namespace tutti::config {
 
@@ -14,7 +13,6 @@ Catalogue standard_catalogue() {
   add_optim_components(catalogue);
   add_schedule_components(catalogue);
   add_callback_components(catalogue);
-  add_strategy_components(catalogue);
   add_data_components(catalogue);
   add_speech_components(catalogue);
   return catalogue;

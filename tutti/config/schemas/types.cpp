@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "tutti/core/error.h"
 #include "tutti/core/text.h"
 
 namespace tutti::config {
@@ -52,23 +53,35 @@ bool read(const Node& node, Devices& out, std::string& expected) {
   return read(node, out.count, inner) && out.count >= 1;
 }
 
-std::string BatchLimit::default_text() const {
-  if (batches) return std::to_string(*batches);
-  return part == 1.0 ? "1.0" : part == 0.0 ? "0.0" : fmt::format("{:g}", part);
+std::optional<std::int64_t> Amount::of(std::optional<std::int64_t> total, const char* key) const {
+  if (!is_fraction) {
+    const auto n = static_cast<std::int64_t>(value);
+    return total ? std::min(n, *total) : n;
+  }
+  if (total) return static_cast<std::int64_t>(static_cast<double>(*total) * value);
+  if (value == 1.0) return std::nullopt;
+  throw ConfigError(
+      fmt::format("trainer.{}: got {}, but the data is a stream of unknown length", key, value),
+      "give a number of batches instead of a fraction");
 }
 
-bool read(const Node& node, BatchLimit& out, std::string& expected) {
+std::string Amount::default_text() const {
+  if (!is_fraction) return fmt::format("{:.0f}", value);
+  return value == 1.0 ? "1.0" : value == 0.0 ? "0.0" : fmt::format("{:g}", value);
+}
+
+bool read(const Node& node, Amount& out, std::string& expected) {
   expected = "a number of batches (10) or a part between 0.0 and 1.0";
   if (!node.is_scalar()) return false;
-  out = {};
   std::string inner;
   if (!has_point(node.raw())) {
     std::int64_t count = 0;
     if (!read(node, count, inner) || count < 0) return false;
-    out.batches = count;
+    out = Amount::count(count);
     return true;
   }
-  return read(node, out.part, inner) && out.part >= 0 && out.part <= 1;
+  out = {};
+  return read(node, out.value, inner) && out.value >= 0 && out.value <= 1;
 }
 
 bool read(const Node& node, DevRun& out, std::string& expected) {
@@ -77,6 +90,11 @@ bool read(const Node& node, DevRun& out, std::string& expected) {
   std::string inner;
   if (read(node, on, inner)) return out.batches = on ? 1 : 0, true;
   return read(node, out.batches, inner) && out.batches >= 0;
+}
+
+int Accumulation::at(std::int64_t epoch) const {
+  const auto after = from_epoch.upper_bound(epoch);
+  return after == from_epoch.begin() ? 1 : std::prev(after)->second;
 }
 
 bool read(const Node& node, Accumulation& out, std::string& expected) {
@@ -102,20 +120,6 @@ bool read(const Node& node, Deterministic& out, std::string& expected) {
   std::string inner;
   if (node.is_scalar() && node.raw() == "warn") return out.on = out.warn_only = true, true;
   return read(node, out.on, inner);
-}
-
-bool read(const Node& node, PrecisionName& out, std::string& expected) {
-  expected = "one of 32-true, 16-mixed, bf16-mixed, bf16-true, 64-true";
-  static const std::map<std::string, std::string> kNames = {
-      {"32", "32-true"},      {"32-true", "32-true"},       {"64", "64-true"},
-      {"64-true", "64-true"}, {"16", "16-mixed"},           {"16-mixed", "16-mixed"},
-      {"bf16", "bf16-mixed"}, {"bf16-mixed", "bf16-mixed"}, {"bf16-true", "bf16-true"},
-  };
-  if (!node.is_scalar()) return false;
-  const auto found = kNames.find(node.raw());
-  if (found == kNames.end()) return false;
-  out.name = found->second;
-  return true;
 }
 
 bool read(const Node& node, MaxTime& out, std::string& expected) {

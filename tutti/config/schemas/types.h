@@ -1,10 +1,11 @@
-// Values with more than one spelling: devices, batch limits, strategies, precision.
+// Values with more than one spelling: devices, amounts of batches, durations.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/config/node.h"
@@ -26,17 +27,23 @@ bool read(const Node& node, Devices& out, std::string& expected);
 
 // `limit_train_batches: 100 | 0.25`: a whole number counts batches, a number with a point is a part
 // of the epoch (so 1 is one batch and 1.0 is everything, as in Lightning).
-struct BatchLimit {
+struct Amount {
   static constexpr const char* kTypeName = "batches (10) or part (0.25)";
-  std::optional<std::int64_t> batches;
-  double part = 1.0;
+  bool is_fraction = true;
+  double value = 1.0;
+  static Amount fraction(double part) { return {true, part}; }
+  static Amount count(std::int64_t batches) { return {false, static_cast<double>(batches)}; }
+  // Of `total`, at most `total`; a fraction of an unknown total throws ConfigError unless it is all.
+  std::optional<std::int64_t> of(std::optional<std::int64_t> total, const char* key) const;
   std::string default_text() const;
 };
-bool read(const Node& node, BatchLimit& out, std::string& expected);
+bool read(const Node& node, Amount& out, std::string& expected);
 
 // `fast_dev_run: false | true | 3`: batches of each kind to try, 0 when off.
 struct DevRun {
   static constexpr const char* kTypeName = "true, false or batches";
+  DevRun() = default;
+  DevRun(int n) : batches(n) {}  // NOLINT(google-explicit-constructor)
   int batches = 0;
   std::string default_text() const { return "false"; }
 };
@@ -46,7 +53,12 @@ bool read(const Node& node, DevRun& out, std::string& expected);
 // on.
 struct Accumulation {
   static constexpr const char* kTypeName = "batches (4) or batches by epoch ({0: 8, 4: 2})";
+  Accumulation() = default;
+  Accumulation(int batches) : from_epoch{{0, batches}} {}  // NOLINT(google-explicit-constructor)
+  Accumulation(std::map<std::int64_t, int> by_epoch)       // NOLINT(google-explicit-constructor)
+      : from_epoch(std::move(by_epoch)) {}
   std::map<std::int64_t, int> from_epoch = {{0, 1}};
+  int at(std::int64_t epoch) const;  // 1 before the first
   std::string default_text() const { return "1"; }
 };
 bool read(const Node& node, Accumulation& out, std::string& expected);
@@ -54,20 +66,13 @@ bool read(const Node& node, Accumulation& out, std::string& expected);
 // `deterministic: true | false | warn`
 struct Deterministic {
   static constexpr const char* kTypeName = "true, false or warn";
+  Deterministic() = default;
+  Deterministic(bool is_on) : on(is_on) {}  // NOLINT(google-explicit-constructor)
   bool on = false;
-  bool warn_only = false;
+  bool warn_only = false;  // operators that cannot be: a warning instead of an error
   std::string default_text() const { return "false"; }
 };
 bool read(const Node& node, Deterministic& out, std::string& expected);
-
-// `precision`: Lightning's spellings, kept as one of 64-true, 32-true, 16-mixed, bf16-mixed,
-// bf16-true.
-struct PrecisionName {
-  static constexpr const char* kTypeName = "32-true, 16-mixed, bf16-mixed, bf16-true or 64-true";
-  std::string name = "32-true";
-  std::string default_text() const { return name; }
-};
-bool read(const Node& node, PrecisionName& out, std::string& expected);
 
 // `max_time: 00:12:00:00 | {days: 1, hours: 12}`
 struct MaxTime {

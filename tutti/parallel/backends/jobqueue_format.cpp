@@ -62,6 +62,14 @@ std::optional<double> parse_walltime(SchedulerKind kind, std::string_view text) 
   return parse_duration(text);
 }
 
+bool is_doubtful_walltime(SchedulerKind kind, std::string_view text) {
+  text = trim(text);
+  if (all_digits(text)) return true;
+  const auto fields = split(text, ':');
+  return fields.size() == 2 && all_digits(fields[0]) && all_digits(fields[1]) &&
+         kind != SchedulerKind::kLsf && kind != SchedulerKind::kOar;
+}
+
 std::string format_walltime(SchedulerKind kind, const std::string& text, double seconds) {
   std::string raw(trim(text));
   const auto fields = split(raw, ':');

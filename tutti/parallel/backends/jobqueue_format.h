@@ -17,6 +17,8 @@ namespace tutti::parallel {
 // minutes to Slurm and LSF, 30 hours to OAR, 30 seconds to PBS and SGE; `02:00` is two hours to LSF
 // and OAR, two minutes elsewhere.
 std::optional<double> parse_walltime(SchedulerKind kind, std::string_view text);
+// Whether people may mean another time by it than the scheduler: a bare number, or minutes and seconds.
+bool is_doubtful_walltime(SchedulerKind kind, std::string_view text);
 // The walltime for the scheduler: the text itself where it is in the scheduler's own form, else
 // rendered (rounded up to LSF's minutes).
 std::string format_walltime(SchedulerKind kind, const std::string& text, double seconds);

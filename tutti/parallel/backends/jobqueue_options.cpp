@@ -347,12 +347,19 @@ void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& prob
     problems.add(options, "key 'disk' is missing", "add disk: 4GB (per job)");
   if (!has(kind, "walltime")) return;
   if (!out.walltime) out.walltime = kind == SchedulerKind::kLsf ? "00:30" : "00:30:00";
-  if (const auto seconds = parse_walltime(kind, *out.walltime); seconds && *seconds > 0)
+  if (const auto seconds = parse_walltime(kind, *out.walltime); seconds && *seconds > 0) {
     out.walltime_s = *seconds;
-  else
+    // People mean hours by 08:00, and anything by 30.
+    if (is_doubtful_walltime(kind, *out.walltime))
+      problems.warn(options["walltime"],
+                    fmt::format("'{}' means {} to {}", *out.walltime, format_duration(*seconds),
+                                scheduler_name(kind)),
+                    "write HH:MM:SS, or 90m or 8h");
+  } else {
     problems.add(options["walltime"],
                  fmt::format("got '{}', expected a time such as 02:00:00", *out.walltime),
                  "write HH:MM:SS, D-HH:MM:SS, 90m or 2h30m");
+  }
 }
 
 }  // namespace

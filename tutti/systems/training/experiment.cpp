@@ -319,7 +319,7 @@ void refuse_start(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   const auto plan = trainer::plan_training(
       context.training, {.exp_dir = exp_dir, .rank = -1, .catalogue = context.catalogue.get()});
-  if (plan.loop.fast_dev_run > 0) return;  // it leaves nothing in the folder
+  if (plan.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
   const auto holder = parallel::FolderLock::holder(exp_dir);
   if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
   if (wants_fresh_start(context)) return;

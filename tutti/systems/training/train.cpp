@@ -94,7 +94,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
       context.training,
       {.exp_dir = exp_dir, .device = device, .rank = -1, .catalogue = context.catalogue.get()});
   const int requeue_signal =
-      outline.trainer.requeue_signal ? trainer::signal_number(*outline.trainer.requeue_signal) : 0;
+      outline.loop.requeue_signal ? trainer::signal_number(*outline.loop.requeue_signal) : 0;
   std::unique_ptr<Experiment> experiment;
   trainer::StopSignals signals(requeue_signal);
   signals.while_starting([&](int signal) {
@@ -110,7 +110,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   meeting.must_agree = {{"config", config::to_json(context.training).dump()}};
   trainer::World world = trainer::join_world(rank, meeting);
   on_rank_zero(*world.control, [&] {
-    if (outline.loop.fast_dev_run > 0) return;  // it leaves nothing in the folder
+    if (outline.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
     experiment = std::make_unique<Experiment>(context, outline.loop,
                                               std::max(rank.restart_count, restart_count()) > 0);
   });
@@ -156,7 +156,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
 
 launch::LaunchRequest launch_request(const config::Node& training) {
   config::Problems problems;
-  const auto trainer = config::trainer_schema().parse(training["trainer"], problems);
+  const auto trainer = trainer::trainer_schema().parse(training["trainer"], problems);
   problems.throw_if_any();
   launch::LaunchRequest request;
   request.accelerator = trainer.accelerator == "cuda" ? "gpu" : trainer.accelerator;
@@ -172,6 +172,15 @@ launch::LaunchRequest launch_request(const config::Node& training) {
 void train(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   make_folders(exp_dir);
+  const config::Node model = context.training["model"];
+  const bool uses_statistics =
+      model["normalize"].value_or<std::string>("") == "global_mvn" &&
+      model["normalize_conf"]["stats_file"].value_or<std::string>("").starts_with(
+          context.folder("stats_dir").string());
+  if (const std::string changes = uses_statistics ? other_features(context) : ""; !changes.empty())
+    throw ConfigError(fmt::format("the statistics in {} are of other features ({})",
+                                  context.folder("stats_dir").string(), changes),
+                      "run the collect_stats stage first");
   if (const std::string changes = other_statistics(context); !changes.empty())
     log::warning("the statistics in {} are of something else ({}); run collect_stats first",
                  context.folder("stats_dir").string(), changes);

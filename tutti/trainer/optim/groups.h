@@ -6,6 +6,7 @@
 
 #include "tutti/trainer/optim/optimizer.h"
 #include "tutti/trainer/optim/schedule.h"
+#include "tutti/trainer/trainer_settings.h"
 
 namespace tutti::trainer {
 
@@ -27,14 +28,6 @@ bool is_dotted_part(const std::string& part, const std::string& name);
 struct UpdateTime {
   std::int64_t step = 0;   // updates done
   std::int64_t epoch = 0;  // counted from 0
-};
-
-// From an epoch on, learning rates move over to `lr` in so many epochs and stay there.
-struct LastPhase {
-  std::int64_t first_epoch = 0;
-  double lr = 0;
-  std::int64_t annealing_epochs = 10;
-  bool cosine = true;
 };
 
 class OptimizerGroups {

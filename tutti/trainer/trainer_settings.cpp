@@ -1,14 +1,119 @@
-#include "tutti/config/schemas/trainer.h"
+#include "tutti/trainer/trainer_settings.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "tutti/config/schemas/callbacks.h"
+#include "tutti/core/error.h"
+#include "tutti/core/log.h"
 #include "tutti/core/text.h"
 
-namespace tutti::config {
+namespace tutti::trainer {
 namespace {
 
-using S = TrainerSettings;
+const std::vector<std::pair<std::string, ClipAlgorithm>>& clip_algorithms() {
+  static const std::vector<std::pair<std::string, ClipAlgorithm>> names = {
+      {"norm", ClipAlgorithm::kNorm}, {"value", ClipAlgorithm::kValue}};
+  return names;
+}
+
+const std::vector<std::pair<std::string, LossReduction>>& loss_averages() {
+  static const std::vector<std::pair<std::string, LossReduction>> names = {
+      {"global", LossReduction::kGlobal}, {"mean_of_means", LossReduction::kMeanOfMeans}};
+  return names;
+}
+
+// The first spelling of each is the one that is shown.
+const std::vector<std::pair<std::string, PrecisionMode>>& precisions() {
+  static const std::vector<std::pair<std::string, PrecisionMode>> names = {
+      {"32-true", PrecisionMode::k32},
+      {"32", PrecisionMode::k32},
+      {"16-mixed", PrecisionMode::k16Mixed},
+      {"16", PrecisionMode::k16Mixed},
+      {"bf16-mixed", PrecisionMode::kBf16Mixed},
+      {"bf16", PrecisionMode::kBf16Mixed},
+      {"bf16-true", PrecisionMode::kBf16True},
+      {"64-true", PrecisionMode::k64},
+      {"64", PrecisionMode::k64}};
+  return names;
+}
+
+template <class T>
+bool read_name(const config::Node& node, const std::vector<std::pair<std::string, T>>& names,
+               T& out, std::string& expected) {
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (std::none_of(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i),
+                     [&](const auto& other) { return other.second == names[i].second; }))
+      shown.push_back(names[i].first);
+  expected = "one of " + join(shown, ", ");
+  if (!node.is_scalar()) return false;
+  for (const auto& [name, value] : names)
+    if (node.raw() == name) return out = value, true;
+  return false;
+}
+
+template <class T>
+std::string name_of(const std::vector<std::pair<std::string, T>>& names, T value) {
+  for (const auto& [name, each] : names)
+    if (each == value) return name;
+  return {};
+}
+
+}  // namespace
+
+// How the schema reads, names and shows them.
+bool read(const config::Node& node, ClipAlgorithm& out, std::string& expected) {
+  return read_name(node, clip_algorithms(), out, expected);
+}
+bool read(const config::Node& node, LossReduction& out, std::string& expected) {
+  return read_name(node, loss_averages(), out, expected);
+}
+bool read(const config::Node& node, PrecisionMode& out, std::string& expected) {
+  return read_name(node, precisions(), out, expected);
+}
+
+}  // namespace tutti::trainer
+
+namespace tutti::config {
+template <>
+std::string type_name<trainer::ClipAlgorithm>() {
+  return "text";
+}
+template <>
+std::string type_name<trainer::LossReduction>() {
+  return "text";
+}
+template <>
+std::string type_name<trainer::PrecisionMode>() {
+  return "32-true, 16-mixed, bf16-mixed, bf16-true or 64-true";
+}
+template <>
+std::string default_as_yaml(const trainer::ClipAlgorithm& value) {
+  return trainer::name_of(trainer::clip_algorithms(), value);
+}
+template <>
+std::string default_as_yaml(const trainer::LossReduction& value) {
+  return trainer::name_of(trainer::loss_averages(), value);
+}
+template <>
+std::string default_as_yaml(const trainer::PrecisionMode& value) {
+  return trainer::name_of(trainer::precisions(), value);
+}
+}  // namespace tutti::config
+
+namespace tutti::trainer {
+namespace {
+
+using config::Catalogue;
+using config::Component;
+using config::Node;
+using config::Problems;
+using config::Schema;
+using S = LoopSettings;
 
 void add_where_and_how(Schema<S>& s) {
   s.field("accelerator", &S::accelerator, "where to train; auto: GPUs if there are any",
@@ -55,12 +160,11 @@ void add_how_long(Schema<S>& s) {
 void add_updates(Schema<S>& s) {
   s.field("accumulate_grad_batches", &S::accumulate_grad_batches,
           "batches per update; ranks meet once per update");
-  s.field("gradient_clip_val", &S::gradient_clip_val, "limit of the gradient; null or 0: none",
-          {.min = 0});
+  s.field("gradient_clip_val", &S::gradient_clip_val, "limit of the gradient; 0: none", {.min = 0});
   s.field("gradient_clip_algorithm", &S::gradient_clip_algorithm,
           "norm: of all ranks' gradients together; value: each element",
           {.one_of = {"norm", "value"}});
-  s.field("loss_average", &S::loss_average,
+  s.field("loss_average", &S::loss_reduction,
           "global: over the true weight of all ranks; mean_of_means: as Lightning does",
           {.one_of = {"global", "mean_of_means"}});
   s.field("max_nonfinite_steps", &S::max_nonfinite_steps,
@@ -69,7 +173,7 @@ void add_updates(Schema<S>& s) {
           {.min = 1, .unit = "updates"});
   s.field("sync_batchnorm", &S::sync_batchnorm,
           "batch norm (of conformers) counts the frames of all ranks");
-  s.field("activation_checkpointing", &S::activation_checkpointing,
+  s.field("activation_checkpointing", &S::recompute,
           "module classes computed again in the backward pass instead of kept: less memory, a "
           "third more time");
 }
@@ -77,9 +181,8 @@ void add_updates(Schema<S>& s) {
 void add_output(Schema<S>& s) {
   s.field("log_every_n_steps", &S::log_every_n_steps, "updates between log lines; 0: none",
           {.min = 0, .unit = "updates"});
-  s.field("enable_progress_bar", &S::enable_progress_bar, "a line that shows how far it is");
-  s.field("enable_model_summary", &S::enable_model_summary,
-          "the model's parts and their sizes at the start");
+  s.field("enable_progress_bar", &S::show_progress, "a line that shows how far it is");
+  s.field("enable_model_summary", &S::show_model, "the model's parts and their sizes at the start");
   s.field("logger", &S::logger,
           "one _target_ node or a list of them; true: TensorBoard; false: none");
   s.field("callbacks", &S::callbacks, "a list of _target_ nodes");
@@ -116,43 +219,67 @@ void add_refused(Schema<S>& s) {
   s.refused("suggest_integrations", either, "remove it");
 }
 
+using Complain =
+    std::function<void(const char* key, const std::string& what, const std::string& fix)>;
+
+// What a block and settings made by a program must both keep.
+void check_amounts(const S& s, const Complain& complain) {
+  for (const auto& [epoch, batches] : s.accumulate_grad_batches.from_epoch)
+    if (batches < 1)
+      complain("accumulate_grad_batches", fmt::format("got {}, expected at least 1", batches), "");
+  const std::pair<const char*, const Amount*> amounts[] = {
+      {"limit_train_batches", &s.limit_train_batches},
+      {"limit_val_batches", &s.limit_val_batches},
+      {"val_check_interval", &s.val_check_interval},
+      {"overfit_batches", &s.overfit_batches}};
+  for (const auto& [key, amount] : amounts)
+    if (amount->value < 0 || (amount->is_fraction && amount->value > 1))
+      complain(key,
+               fmt::format("got {}, expected a fraction in [0, 1] or a number of batches",
+                           amount->value),
+               "");
+  if (s.limit_train_batches.value == 0 && s.fast_dev_run.batches == 0 &&
+      s.overfit_batches.value == 0)
+    complain("limit_train_batches", "got 0, so nothing would be trained",
+             "leave it out, or give a number of batches (1) or a fraction (0.1) of the epoch");
+  if (s.val_check_interval.value == 0)
+    complain("val_check_interval", "got 0, expected more",
+             "set limit_val_batches: 0 to turn validation off");
+  if (!s.check_val_every_n_epoch && s.val_check_interval.is_fraction)
+    complain("val_check_interval",
+             "check_val_every_n_epoch: null counts batches across epochs, so val_check_interval "
+             "must be a number of batches",
+             "set val_check_interval: 1000");
+}
+
 void check_together(const Node& node, const S& settings, Problems& problems) {
-  if (!settings.check_val_every_n_epoch && !settings.val_check_interval.batches) {
-    const Node at = node["val_check_interval"].defined() ? node["val_check_interval"]
-                                                         : node["check_val_every_n_epoch"];
-    problems.add(at,
-                 "check_val_every_n_epoch: null counts batches across epochs, so "
-                 "val_check_interval must be a number of batches",
-                 "set val_check_interval: 1000");
-  }
+  check_amounts(settings, [&](const char* key, const std::string& what, const std::string& fix) {
+    const Node at = node[key].defined() || !node["check_val_every_n_epoch"].defined()
+                        ? node[key]
+                        : node["check_val_every_n_epoch"];
+    problems.add(at, what, fix);
+  });
   if (!settings.profiler.is_null()) {
     Catalogue known;
-    add_callback_components(known);
+    config::add_callback_components(known);
     known.check("profiler", settings.profiler, problems);
   }
-  for (const char* key : {"precision"}) {
-    const Node value = node[key];
-    if (value.is_scalar() && (value.raw() == "16" || value.raw() == "bf16"))
-      problems.warn(value, "'" + value.raw() + "' is read as '" + value.raw() + "-mixed'",
-                    "write precision: " + value.raw() + "-mixed");
-  }
-  if (settings.accelerator == "cpu" && settings.precision.name == "16-mixed")
-    problems.warn(node["precision"],
+  const Node precision = node["precision"];
+  if (precision.is_scalar() && (precision.raw() == "16" || precision.raw() == "bf16"))
+    problems.warn(precision, "'" + precision.raw() + "' is read as '" + precision.raw() + "-mixed'",
+                  "write precision: " + precision.raw() + "-mixed");
+  if (settings.accelerator == "cpu" && settings.precision == PrecisionMode::k16Mixed)
+    problems.warn(precision,
                   "CPUs have no fast float16; bf16-mixed is used where float16 is missing",
                   "write precision: bf16-mixed");
 }
 
-struct DdpOptions {
-  bool find_unused_parameters = false;
-  double bucket_cap_mb = 25;
-};
-
-Schema<DdpOptions> ddp_schema() {
-  Schema<DdpOptions> s("ddp",
-                       "Every rank holds the model; gradients are summed while backward runs.");
-  s.field("find_unused_parameters", &DdpOptions::find_unused_parameters,
+Schema<StrategySettings> ddp_schema() {
+  Schema<StrategySettings> s(
+      "ddp", "Every rank holds the model; gradients are summed while backward runs.");
+  s.field("find_unused_parameters", &StrategySettings::find_unused_parameters,
           "allow parameters that take no part in a step");
-  s.field("bucket_cap_mb", &DdpOptions::bucket_cap_mb, "gradients sent together",
+  s.field("bucket_cap_mb", &StrategySettings::bucket_cap_mb, "gradients sent together",
           {.min = 1, .unit = "MiB"});
   for (const char* key : {"gradient_as_bucket_view", "static_graph"})
     s.refused(key, {"true", "True", "false", "False"}, "remove it");
@@ -162,19 +289,8 @@ Schema<DdpOptions> ddp_schema() {
   return s;
 }
 
-struct FsdpOptions {
-  std::string sharding_strategy = "full_shard";
-  std::vector<std::string> units;
-  std::int64_t unit_min_params = 1'000'000;
-  bool cpu_offload = false;
-  std::string param_precision;
-  std::string reduce_precision;
-  std::vector<std::string> activation_checkpointing;
-  int gathers_in_flight = 2;
-};
-
-Schema<FsdpOptions> fsdp_schema() {
-  using F = FsdpOptions;
+Schema<StrategySettings> fsdp_schema() {
+  using F = StrategySettings;
   Schema<F> s("fsdp", "Every rank holds a part of the weights, gradients and optimizer state.");
   s.field("sharding_strategy", &F::sharding_strategy,
           "hybrid_shard: shard in the node, replicate across nodes",
@@ -247,7 +363,7 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-Schema<TrainerSettings> trainer_schema() {
+Schema<LoopSettings> trainer_schema() {
   Schema<S> s("trainer", "Training parallelism: one model, many ranks.");
   add_where_and_how(s);
   add_how_long(s);
@@ -277,24 +393,14 @@ StrategySettings parse_strategy(const Node& strategy, Problems& problems) {
   add_strategy_components(catalogue);
   const Component* component = catalogue.require("strategy", strategy, problems);
   if (!component) return out;
-  out.name = component->name;
-  if (out.name == "ddp") {
-    const DdpOptions options = ddp_schema().parse(strategy, problems);
-    out.find_unused_parameters = options.find_unused_parameters;
-    out.bucket_cap_mb = options.bucket_cap_mb;
-  } else if (out.name == "fsdp") {
-    const FsdpOptions options = fsdp_schema().parse(strategy, problems);
-    out.sharding_strategy = lower(options.sharding_strategy);
-    out.units = options.units;
-    out.unit_min_params = options.unit_min_params;
-    out.cpu_offload = options.cpu_offload;
-    out.param_precision = options.param_precision;
-    out.reduce_precision = options.reduce_precision;
-    out.activation_checkpointing = options.activation_checkpointing;
-    out.gathers_in_flight = options.gathers_in_flight;
-  } else {
+  if (component->name == "ddp")
+    out = ddp_schema().parse(strategy, problems);
+  else if (component->name == "fsdp")
+    out = fsdp_schema().parse(strategy, problems);
+  else
     component->check(strategy, problems);
-  }
+  out.name = component->name;
+  out.sharding_strategy = lower(out.sharding_strategy);
   return out;
 }
 
@@ -322,4 +428,53 @@ void add_strategy_components(Catalogue& catalogue) {
   catalogue.instead("strategy", strategies + "DeepSpeedStrategy", "use strategy: fsdp");
 }
 
-}  // namespace tutti::config
+void check_trainer_block(const Node& block, const Catalogue& catalogue, Problems& problems) {
+  const LoopSettings settings = trainer_schema().parse(block, problems);
+  parse_strategy(settings.strategy, problems);
+  for (const Node& logger : logger_nodes(settings.logger, problems))
+    if (logger.defined()) catalogue.check("logger", logger, problems);
+  if (settings.callbacks.is_null()) return;
+  if (!settings.callbacks.is_list()) {
+    problems.add(settings.callbacks, "got " + settings.callbacks.describe_value() +
+                                         ", expected a list of _target_ nodes");
+    return;
+  }
+  for (const Node& callback : settings.callbacks.elements())
+    catalogue.check("callback", callback, problems);
+}
+
+PrecisionMode parse_precision(const std::string& text) {
+  for (const auto& [name, mode] : precisions())
+    if (name == text) return mode;
+  throw ConfigError(
+      fmt::format("trainer.precision: got '{}', expected 32, 16-mixed, bf16-mixed, "
+                  "bf16-true or 64-true",
+                  text));
+}
+
+std::string to_string(PrecisionMode mode) {
+  return mode == PrecisionMode::k32 ? "32" : name_of(precisions(), mode);
+}
+
+LoopSettings validated(LoopSettings s) {
+  check_amounts(s, [](const char* key, const std::string& what, const std::string& fix) {
+    throw ConfigError(fmt::format("trainer.{}: {}", key, what), fix);
+  });
+  if (const int batches = s.fast_dev_run.batches; batches > 0) {
+    s.limit_train_batches = s.limit_val_batches = Amount::count(batches);
+    s.val_check_interval = Amount::fraction(1);
+    s.max_steps = batches;
+    s.max_epochs = 1;
+    s.num_sanity_val_steps = 0;
+    s.log_every_n_steps = 1;
+    s.checkpoint_folder.clear();
+  }
+  if (s.overfit_batches.value > 0) s.limit_train_batches = s.limit_val_batches = s.overfit_batches;
+  if (s.max_epochs < 0 && s.max_steps < 0 && !s.max_time.seconds) {
+    log::warning("neither max_epochs, max_steps nor max_time is set: training 1000 epochs");
+    s.max_epochs = 1000;
+  }
+  return s;
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,16 @@
+// Files that a config names and that nobody makes later must be there before anything starts.
+//
+//   check_input_files(FileKind::kTraining, root, problems);
+//
+// What an earlier stage of the same recipe makes is left out: the data of a builder, the tokenizer, statistics,
+// the experiment.
+#pragma once
+
+#include "tutti/config/check.h"
+
+namespace tutti::systems {
+
+// Looks at names only; what is in the files is the stages' business.
+void check_input_files(config::FileKind kind, const config::Node& root, config::Problems& problems);
+
+}  // namespace tutti::systems
