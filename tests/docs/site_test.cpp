@@ -48,6 +48,15 @@ TEST(Site, HasEveryPageInItsNavigation) {
     }
 }
 
+TEST(Site, PagesSayWhatYouWillHaveAtTheEnd) {
+  for (const auto& page : files_in(kSource / "docs", ".md")) {
+    const std::string name = page.filename();
+    if (name == "index.md" || name == "limitations.md" || name == "config-reference.md") continue;
+    const std::string text = read_file(page);
+    EXPECT_THAT(text.substr(0, 400), testing::HasSubstr("At the end of this page")) << name;
+  }
+}
+
 TEST(Site, BuildsWithWholeLinksAndFetchesNothing) {
   const TempFolder folder;
   const auto result = run_command(
