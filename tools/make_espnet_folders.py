@@ -157,7 +157,7 @@ FAMILIES["owsm_ctc"] = (S2TCTCTask, owsm_list("<nolang>"), {
     "preprocessor": "s2t_ctc", "preprocessor_conf": {
         "text_prev_name": "text_prev", "text_ctc_name": "text_ctc", "fs": 16000, "na_symbol": "<na>", "speech_length": 30,
         "speech_init_silence": 1.0, "text_prev_apply_prob": 0.5, "lang_apply_prob": 0.5, "nolang_symbol": "<nolang>"}},
-    [{}, {"lang_sym": "<deu>", "task_sym": "<st_deu>"}, {"beam_size": 3, "maxlenratio": -12}])
+    [{}, {"lang_sym": "<deu>", "task_sym": "<st_deu>"}, {"beam_size": 3, "maxlenratio": -8}])
 # Language models over LETTERS, and what is searched with them.
 LMS = {"lm_transformer": {"lm": "transformer", "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 24, "layer": 2, "pos_enc": "sinusoidal"}},
        "lm_rnn": {"lm": "seq_rnn", "lm_conf": {"unit": 12, "nlayers": 2, "rnn_type": "lstm"}},
@@ -210,6 +210,9 @@ def random_weights(model):
             p.data += 1.0
         if key == "decoder.output_layer.bias" and len(p) > 1000:
             p.data[-len(WORDS) - 3 : -3] += 4.0  # or 1,501 times would be all it says
+        if key == "ctc.ctc_lo.bias" and any("prompt_encoder" in name for name, _ in model.named_modules()):
+            p.data[-len(WORDS) - 3 : -3] += 5.0
+            p.data[0] += 5.0
     for key, b in model.named_buffers():
         if key.endswith("running_mean"):
             b += 0.1 * torch.randn_like(b)
@@ -223,12 +226,12 @@ def old_names(state):
             for k, v in state.items()}
 
 
-def lesson_batch(task, args):
-    """The first four sounds as one batch, by ESPnet's own preprocessor."""
+def lesson_batch(task, args, texts_of):
+    """The first sounds as one batch, by ESPnet's own preprocessor."""
     name = "s2t" if task is S2TTask else "asr"
     prepare = task.build_preprocess_fn(args, train=False)
     samples = []
-    for i, texts in enumerate(LESSONS[name]):
+    for i, texts in enumerate(texts_of):
         data = {"speech": sound(i + 1, LENGTHS[name][i]), "text": texts[0]}
         if name == "s2t":  # the first token is always dropped, as sentencepiece makes one of nothing there
             data.update(text="one " + texts[0], text_prev=texts[1], text_ctc=texts[2])
@@ -241,7 +244,10 @@ def lesson_batch(task, args):
 def lesson(task, exp, weights):
     """Loss of one step of plain gradient descent, and of the model afterwards."""
     model, args = task.build_model_from_file(str(exp / "config.yaml"), str(weights), "cpu")
-    batch = lesson_batch(task, args)
+    texts = LESSONS["s2t" if task is S2TTask else "asr"]
+    if args.encoder == "conformer":  # its BatchNorm counts padding there, and here it does not
+        texts = texts[:1]
+    batch = lesson_batch(task, args, texts)
     model.specaug = model.error_calculator = None
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -257,7 +263,7 @@ def lesson(task, exp, weights):
     with torch.no_grad():
         after, stats, _ = model(**copy())
     return {"step": float(loss), "after": float(after), "stats": {k: float(v) for k, v in stats.items() if v is not None and k.startswith("loss")},
-            "texts": LESSONS["s2t" if task is S2TTask else "asr"]}
+            "texts": texts}
 
 
 def asr_cases(folder, files, cases):
@@ -296,7 +302,8 @@ def s2t_ctc_cases(folder, files, cases):
         greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files, **case)
         if "beam_size" in case:
             greedy = s2t_inference_ctc.Speech2Text(**files, **case)
-        results = [greedy(window(sound(i + 1, count)))[0] for i, count in enumerate(LENGTHS["s2t"])]
+        some = LENGTHS["s2t"][: 6 if "beam_size" in case else 32]  # ESPnet's prefix scores take their time
+        results = [greedy(window(sound(i + 1, count)))[0] for i, count in enumerate(some)]
         out.append({"options": case, "text": [r[3] for r in results], "full": [r[0] for r in results]})
     greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files)
     return {"cases": out, "text_prev": [greedy(window(sound(i + 1, count)), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"][:4])],

@@ -252,7 +252,7 @@ class Adapted : public Published {
     const Json lesson = expected_of(family)["lesson"]["texts"];
     const auto sounds = write_sounds(family == "owsm" ? "s2t" : "asr");
     std::string lines;
-    for (std::size_t i = 0; i < sounds.size(); ++i) {
+    for (std::size_t i = 0; i < lesson.size(); ++i) {
       Json line = {{"id", sounds[i]}, {"audio", sounds[i]}, {"text", lesson[i][0]}};
       if (lesson[i].size() > 1)
         line.update({{"text_prev", lesson[i][1]}, {"text_ctc", lesson[i][2]}});
