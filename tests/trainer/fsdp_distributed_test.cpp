@@ -237,9 +237,11 @@ TEST(FsdpOptimizers, TwoTrainAsInOneProcess) {
   run("ddp", 2, with(words(1, 12), {"cut=5", "strategy=ddp"}));
   compare("alone", "ddp");
   run("fsdp", 2, with(words(1, 7), {"cut=5", "strategy=fsdp"}));
-  run("fsdp", 1, with(words(1, 9), {"strategy=single"}));
-  run("fsdp", 2, with(words(1, 12), {"cut=8", "strategy=fsdp", "unit_class=Linear"}));
+  run("fsdp", 1, with(words(1, 9), {"cut=5", "accum=2", "strategy=single"}));
+  run("fsdp", 2, with(words(1, 12), {"cut=5", "strategy=fsdp", "unit_class=Linear"}));
   compare("alone", "fsdp");
+  run("one rank", 2, with(words(1, 12), {"cut=8", "strategy=fsdp"}));  // the other has no data
+  compare("alone", "one rank");
   // In every second step there is no critic's loss.
   run("alone2", 1, words(2, 9));
   run("grad_op", 2, with(words(2, 9), {"cut=5", "strategy=fsdp", "sharding=grad_op"}));
