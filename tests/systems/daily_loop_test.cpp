@@ -235,9 +235,83 @@ TEST_F(DailyLoop, ForceDecodesAgain) {
   fs::copy_file(place(files[0]), place(files[1]), fs::copy_options::overwrite_existing);
   ASSERT_TRUE(infer({"--force"}).ok());
   EXPECT_NE(read(std::string(kInference) + "test/results.jsonl"), before);
+  EXPECT_EQ(read(std::string(kInference) + "test.old/results.jsonl"), before);
   const CommandResult stats = stage("collect_stats", {"--force"});
   ASSERT_TRUE(stats.ok()) << stats.describe();
   EXPECT_THAT(stats.err, Not(HasSubstr("nothing left to do")));
+}
+
+TEST_F(DailyLoop, AModelThatCannotBeLoadedLeavesTheOldResultsInPlace) {
+  const std::string results = std::string(kInference) + "test/results.jsonl";
+  const std::string before = read(results);
+  write("broken.safetensors", "these are no weights");
+  for (const char* async : {"false", "true"}) {
+    const CommandResult failed =
+        infer({"model.asr_model_file=" + (path_ / "broken.safetensors").string(),
+               std::string("parallel.async=") + async});
+    EXPECT_FALSE(failed.ok()) << async;
+    EXPECT_EQ(read(results), before) << async;
+    EXPECT_FALSE(has(std::string(kInference) + "test.old")) << async;
+  }
+  const CommandResult again = infer();
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("test: up to date, skipped"));
+}
+
+TEST_F(DailyLoop, ScoringAndPackingAreSkippedUntilSomethingChanges) {
+  const std::vector<std::string> command = {"run",
+                                            "--stages",
+                                            "measure",
+                                            "pack_model",
+                                            "--training_config",
+                                            conf("training_asr_transformer.yaml"),
+                                            "--inference_config",
+                                            conf("inference.yaml"),
+                                            "--metrics_config",
+                                            conf("metrics.yaml")};
+  const CommandResult again = run(command);
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("measure: up to date, skipped"));
+  EXPECT_THAT(again.err, HasSubstr("pack_model: up to date, skipped"));
+
+  fs::remove_all(path_ / kExp / "model_pack");
+  write(std::string(kInference) + "test/hyp.scp", read(std::string(kInference) + "test/ref.scp"));
+  const CommandResult changed = run(command);
+  ASSERT_TRUE(changed.ok()) << changed.describe();
+  EXPECT_THAT(changed.err, HasSubstr("test.hyp"));
+  EXPECT_TRUE(has(std::string(kExp) + "model_pack/config.yaml"));
+}
+
+TEST_F(DailyLoop, APackHasTheWeightsThatWereDecodedAndNamesNoPlaces) {
+  const std::string checkpoints = std::string(kExp) + "checkpoints/";
+  // Averages of others beside the one that the inference config means.
+  write(checkpoints + "valid.loss.ave_0best.safetensors", "other");
+  fs::remove_all(path_ / kExp / "model_pack");
+  const CommandResult packed =
+      run({"pack_model", "--training_config", conf("training_asr_transformer.yaml"),
+           "--inference_config", conf("inference.yaml")});
+  ASSERT_TRUE(packed.ok()) << packed.describe();
+  EXPECT_EQ(read(std::string(kExp) + "model_pack/model.safetensors"),
+            read(checkpoints + "valid.loss.ave_1best.safetensors"));
+  for (const auto& line : split(read(std::string(kExp) + "model_pack/config.yaml"), '\n'))
+    EXPECT_THAT(line, Not(testing::ContainsRegex("(: |- |\\[|\")/[a-z]")));
+  const std::string audio =
+      parse_json(split(read("data/test.jsonl"), '\n')[0], "test.jsonl")["audio"];
+  const CommandResult said = run({"infer", "--model", (path_ / kExp / "model_pack").string(),
+                                  (path_ / "data" / audio).string()});
+  EXPECT_TRUE(said.ok()) << said.describe();
+}
+
+TEST_F(DailyLoop, ACopyWithoutLinksTrainsOn) {
+  const fs::path copy = path_.parent_path() / "followed";
+  ASSERT_TRUE(run_command({.argv = {"cp", "-rL", path_.string(), copy.string()}}).ok());
+  path_ = copy;
+  const fs::path last = path_ / kExp / "checkpoints/last";
+  ASSERT_FALSE(fs::is_symlink(last));
+  const CommandResult more = stage("train", {"trainer.max_epochs=2"});
+  ASSERT_TRUE(more.ok()) << more.describe();
+  EXPECT_TRUE(fs::is_symlink(last));
+  EXPECT_TRUE(fs::exists(last / "model.safetensors"));
 }
 
 class DatasetReader : public BuiltRecipe {

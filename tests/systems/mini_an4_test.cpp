@@ -54,8 +54,8 @@ TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
 
   const CommandResult second = recipe.run(all_stages(recipe));
   ASSERT_TRUE(second.ok()) << second.describe();
-  for (const char* stage :
-       {"create_dataset", "validate_dataset", "train_tokenizer", "collect_stats", "train"})
+  for (const char* stage : {"create_dataset", "validate_dataset", "train_tokenizer",
+                            "collect_stats", "train", "measure", "pack_model"})
     EXPECT_THAT(second.err, HasSubstr(std::string(stage) + ": up to date, skipped"));
 
   // Another learning rate is another training, of the same data.
@@ -69,6 +69,33 @@ TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
   EXPECT_THAT(quiet.err, Not(HasSubstr(" of 8: ")));
   EXPECT_THAT(quiet.err, Not(HasSubstr(" items ("))) << "the progress line of collect_stats, infer";
   EXPECT_THAT(quiet.out, HasSubstr("WER")) << "results are no chatter";
+}
+
+// The builder comes with the programs: a copy finds it under any name, and the archive beside conf/.
+TEST_F(MiniAn4, ACopyUnderAnotherNameBuildsItsCorpus) {
+  const RecipeFolder recipe("mini_an4");
+  const fs::path copy = recipe.path().parent_path() / "my first recipe";
+  fs::copy(recipe.path(), copy, fs::copy_options::recursive);
+  const std::string training = (copy / "conf/training_asr_transformer.yaml").string();
+  const CommandResult without = recipe.run({"create_dataset", "--config", training});
+  EXPECT_EQ(without.exit_code, 2) << without.describe();
+  EXPECT_THAT(without.err, HasSubstr("egs2/mini_an4/asr1"));
+  fs::copy_file(shared_archive("mini_an4.tar.gz"), copy / "mini_an4.tar.gz");
+  const CommandResult built = recipe.run({"create_dataset", "--config", training});
+  ASSERT_TRUE(built.ok()) << built.describe();
+  EXPECT_EQ(num_lines(read_file(copy / "data/train.jsonl")), 4U);
+}
+
+TEST_F(MiniAn4, TheCheckKnowsCorporaAndTheirKeys) {
+  const RecipeFolder recipe("mini_an4");
+  const std::string training = recipe.conf("training_asr_transformer.yaml");
+  const CommandResult name =
+      recipe.run({"config", "check", training, "dataset.train.0.data_src=mini_an5/asr"});
+  EXPECT_EQ(name.exit_code, 2) << name.describe();
+  EXPECT_THAT(name.err, HasSubstr("did you mean 'mini_an4'?"));
+  const CommandResult key = recipe.run({"config", "check", training, "+create_dataset.dev_sise=2"});
+  EXPECT_EQ(key.exit_code, 2) << key.describe();
+  EXPECT_THAT(key.err, HasSubstr("did you mean 'dev_size'?"));
 }
 
 TEST_F(MiniAn4, KilledAnywhereItContinuesAndTheResultIsTheSame) {
