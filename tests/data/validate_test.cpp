@@ -59,6 +59,13 @@ TEST_F(Validate, FindsEachKindOfTroubleAndNamesIt) {
     EXPECT_EQ(report.num_errors(), 8);
     EXPECT_THAT(report.to_text(), HasSubstr("8 errors"));
     EXPECT_EQ(report.to_json()["errors"]["unreadable"]["count"], 2);
+    // A loader that resamples takes all of them, and people still hear what their files are.
+    ValidationSettings resampled = settings;
+    resampled.resampled_to = 16000;
+    const ValidationReport any_rate = validate(*data, resampled, threads);
+    EXPECT_EQ(any_rate.errors.count("mixed_sample_rates"), 0U);
+    EXPECT_THAT(any_rate.to_text(),
+                HasSubstr("sample rate 8000 Hz: 1 utterances, resampled to 16000 Hz\n"));
   }
 }
 

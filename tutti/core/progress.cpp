@@ -26,7 +26,7 @@ std::string ProgressBar::line(const std::string& what, std::uint64_t done, std::
   const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const double left = static_cast<double>(total - std::min(total, done));
-  return fmt::format("{}/{} {} ({:.0f} %), {:.4g}/s, ETA {}", done, total, what, 100 * share, rate,
+  return fmt::format("{}: {}/{} ({:.0f} %), {:.4g}/s, ETA {}", what, done, total, 100 * share, rate,
                      rate > 0 ? format_duration(left / rate) : "?");
 }
 

@@ -1,7 +1,7 @@
 // How far a long piece of work is, for people: a bar with rate and ETA on a terminal, a plain line every half minute in
 // files, and nothing for what takes less than a second.
 //
-//   ProgressBar progress("utterances", dataset.size());
+//   ProgressBar progress("checking train", dataset.size());
 //   for (...) progress.add();        // from any thread
 #pragma once
 
@@ -24,7 +24,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   void add(std::uint64_t count = 1) noexcept;
 
-  // "250/1000 utterances (25 %), 120/s, ETA 6.2 s"
+  // "checking train: 250/1000 (25 %), 120/s, ETA 6.2 s"
   static std::string line(const std::string& what, std::uint64_t done, std::uint64_t total,
                           double seconds);
 

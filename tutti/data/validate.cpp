@@ -157,6 +157,7 @@ ValidationReport validate(const Dataset& dataset, const ValidationSettings& sett
   if (failure) std::rethrow_exception(failure);
   ValidationReport report;
   report.max_examples = settings.examples;
+  report.resampled_to = settings.resampled_to;
   for (const auto& slice : slices) report.merge(slice);
   report.finish();
   return report;
@@ -185,7 +186,7 @@ void ValidationReport::merge(const ValidationReport& other) {
 
 void ValidationReport::finish() {
   if (num_utterances == 0) note(errors, "empty_dataset", "no utterances at all", max_examples);
-  if (sample_rates.size() < 2) return;
+  if (sample_rates.size() < 2 || resampled_to > 0) return;
   std::string rates;
   std::int64_t fewer = 0, most = 0;
   for (const auto& [rate, count] : sample_rates) {
@@ -205,7 +206,10 @@ std::string ValidationReport::to_text() const {
     out += fmt::format("lengths: shortest {:.2f} s, mean {:.2f} s, longest {:.2f} s\n", shortest_s,
                        seconds / static_cast<double>(num_utterances), longest_s);
   for (const auto& [rate, count] : sample_rates)
-    out += fmt::format("sample rate {} Hz: {} utterances\n", rate, count);
+    out += fmt::format("sample rate {} Hz: {} utterances{}\n", rate, count,
+                       resampled_to > 0 && rate != resampled_to
+                           ? fmt::format(", resampled to {} Hz", resampled_to)
+                           : "");
   const auto section = [&](const char* title, const std::map<std::string, Finding>& findings) {
     for (const auto& [kind, finding] : findings) {
       out += fmt::format("{} {}: {}\n", title, kind, finding.count);

@@ -29,6 +29,7 @@ struct ValidationSettings {
   // Characters that may appear; empty: not checked. A space is always allowed.
   std::set<std::string> characters;
   std::size_t examples = 5;  // utterances shown per kind of finding
+  int resampled_to = 0;      // Hz; 0: audio is used as it is, so that all must have one rate
 };
 
 struct Finding {
@@ -46,6 +47,7 @@ struct ValidationReport {
   std::map<std::string, Finding> warnings;
   std::map<std::string, std::int64_t> unknown_characters;
   std::size_t max_examples = 5;
+  int resampled_to = 0;  // Hz; 0: not
 
   std::int64_t num_errors() const;
   void merge(const ValidationReport& other);

@@ -9,10 +9,9 @@
 #include <thread>
 
 #include "tutti/config/plugin.h"
-#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/text.h"
 #include "tutti/data/sources.h"
 
@@ -89,8 +88,8 @@ void for_each_parallel(std::string_view what, std::size_t count,
                        const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::exception_ptr failure;                           // guarded by mutex
-  double last_report = Clock::system().unix_seconds();  // guarded by mutex
+  std::exception_ptr failure;  // guarded by mutex
+  ProgressBar progress(std::string(what), count);
   const auto loop = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
       try {
@@ -100,11 +99,7 @@ void for_each_parallel(std::string_view what, std::size_t count,
         if (!failure) failure = std::current_exception();
         next = count;
       }
-      const std::lock_guard lock(mutex);
-      const double now = Clock::system().unix_seconds();
-      if (now - last_report < 5) continue;
-      last_report = now;
-      log::info("{}: {} of {}", what, std::min(i + 1, count), count);
+      progress.add();
     }
   };
   std::vector<std::thread> threads;

@@ -18,16 +18,16 @@ void validate_dataset(const StageContext& context) {
   data::ValidationSettings settings;
   settings.min_seconds = limits["min_seconds"].value_or(settings.min_seconds);
   settings.max_seconds = limits["max_seconds"].value_or(settings.max_seconds);
-  // What the frontend will see: the loader resamples, so files may differ in rate.
-  const int sample_rate = sample_rate_of(context.training);
+  // The loader resamples, so files may differ in rate; people are told what they have.
+  settings.resampled_to = sample_rate_of(context.training);
   const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::string text;
   Json json = Json::object();
   std::int64_t errors = 0;
   for (const char* split : {"train", "valid", "test"}) {
     if (context.training["dataset"][split].size() == 0) continue;
-    const auto dataset = open_corpus(context.training, split, data_dir, sample_rate);
-    ProgressBar progress(fmt::format("utterances of {}", split), dataset->size());
+    const auto dataset = open_corpus(context.training, split, data_dir, 0);
+    ProgressBar progress(fmt::format("checking {}", split), dataset->size());
     const auto report = data::validate(*dataset, settings, threads,
                                        [&](std::size_t count) { progress.add(count); });
     text += fmt::format("== {}\n{}\n", split, report.to_text());

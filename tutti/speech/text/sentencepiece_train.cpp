@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -44,6 +45,26 @@ TempFolder work_folder(const std::filesystem::path& save_path) {
   return TempFolder(name, place);
 }
 
+// spm_train writes forty lines before the one that matters.
+[[noreturn]] void refuse(const SentencePieceTraining& config, const CommandResult& result) {
+  static const std::regex kTooHigh("Please set it to a value <= ([0-9]+)");
+  static const std::regex kTooLow("smaller than required_chars\\. [0-9]+ vs ([0-9]+)");
+  std::smatch found;
+  if (std::regex_search(result.err, found, kTooHigh))
+    throw ConfigError(fmt::format("tokenizer.vocab_size: got {}, expected at most {}: the text has "
+                                  "no more different pieces",
+                                  config.vocab_size, found[1].str()),
+                      fmt::format("set vocab_size: {}, or train on more text", found[1].str()));
+  if (std::regex_search(result.err, found, kTooLow))
+    throw ConfigError(
+        fmt::format("tokenizer.vocab_size: got {}, expected at least {}: every character of the "
+                    "text is a piece",
+                    config.vocab_size, found[1].str()),
+        fmt::format("set vocab_size: {} or more, or lower character_coverage", found[1].str()));
+  throw ConfigError("tokenizer: " + result.describe(),
+                    "check vocab_size and character_coverage against the size of the text");
+}
+
 }  // namespace
 
 bool SentencePieceFiles::complete() const {
@@ -75,9 +96,7 @@ SentencePieceFiles train_sentencepiece(const SentencePieceTraining& config, Comm
   const CommandResult result = runner.run(command);
   if (result.exit_code == 127)
     throw IoError("cannot start spm_train", "install the Debian package sentencepiece");
-  if (!result.ok())
-    throw ConfigError("tokenizer: " + result.describe(),
-                      "check vocab_size and character_coverage against the size of the text");
+  if (!result.ok()) refuse(config, result);
 
   const SentencePieceFile model = read_sentencepiece_file(prefix + ".model");
   std::vector<std::string> tokens{std::string(kBlank), std::string(kUnknown)};
