@@ -325,7 +325,8 @@ TEST_F(Adapted, MistakesAreNamedBeforeTraining) {
     EXPECT_EQ(result.exit_code, code) << keys << result.describe();
     EXPECT_THAT(result.err, HasSubstr(words)) << keys;
   };
-  expect("init_param: [nowhere.pth]\n", 2, "nowhere.pth: no such file or folder");
+  expect("init_param: [nowhere.pth]\n", 2,
+         "init_param.0: got 'nowhere.pth', but there is no such file or folder");
   expect("init_param: [pack:decoder2:decoder]\n", 3, "loads nothing");
   expect("init_param: [pack:a:b:c:d]\n", 2, "expected SOURCE");
   expect("freeze_param: [encodr]\n", 2, "did you mean 'encoder'?");

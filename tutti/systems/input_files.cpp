@@ -97,7 +97,6 @@ void check_input_files(config::FileKind kind, const Node& root, Problems& proble
                   {"token_list", "bpemodel", "noise_scp", "rir_scp"}, inputs);
       inputs.require(root["tokenizer"]["train_file"]);
       require_all(model, {"token_list", "path", "weights"}, inputs);
-      inputs.require(model["normalize_conf"]["stats_file"]);
       const Node begin = root["init_param"];
       if (begin.is_scalar()) inputs.require(begin, split(begin.raw(), ':').front());
       for (const Node& entry : begin.elements())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/config/schemas/files.h"
 
 namespace tutti::trainer {
@@ -115,7 +116,7 @@ std::vector<OptimizerSettings> parse_optimizers(const Node& root, const Catalogu
                                                 Problems& problems) {
   const Node several = root["optimizers"];
   if (!several.is_null()) {
-    if (!root["optimizer"].is_null())
+    if (!root["optimizer"].is_null() && !config::is_recipe_default(root["optimizer"]))
       problems.add(several, "got optimizer and optimizers", "keep one of the two");
     if (!several.is_map()) {
       problems.add(several,
