@@ -18,7 +18,7 @@ class ConformerRecipe : public ToyRecipe {
  public:
   ConformerRecipe() {
     for (int i = 0; i < 24; ++i) {
-      Random random(hash_combine({7, static_cast<std::uint64_t>(i)}));
+      Random random({7, static_cast<std::uint64_t>(i)});
       std::vector<float> samples(static_cast<std::size_t>(3200 + 400 * (i % 5)));
       for (float& x : samples) x = static_cast<float>(random.uniform() - 0.5) * 0.2F;
       data::write_wav(path() / "data" / ("utt" + std::to_string(i) + ".wav"),
