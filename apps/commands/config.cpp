@@ -49,6 +49,15 @@ config::LoadOptions load_options(const Arguments& arguments) {
   return options;
 }
 
+constexpr const char* kSibling = "tutti-run";
+
+// The stages' program has what corpora need.
+config::FileChecker own_checker() {
+  config::FileChecker checker = systems::standard_checker();
+  checker.set_loads_corpora(own_program().filename() == kSibling);
+  return checker;
+}
+
 // All of them on stderr, sorted; the exit code that follows.
 int report(const config::Problems& problems, bool quiet) {
   if (!quiet)
@@ -91,7 +100,7 @@ void say_ok(const std::filesystem::path& file, const std::optional<config::FileK
 
 // Each for itself; an override goes to those whose schema knows the key.
 int check_each(const Arguments& arguments, const config::LoadOptions& options) {
-  config::FileChecker checker = systems::standard_checker();
+  config::FileChecker checker = own_checker();
   config::Problems problems;
   std::vector<config::ConfigFiles> loaded;
   config::Resolvers resolvers = options.resolvers;
@@ -121,7 +130,7 @@ int check_each(const Arguments& arguments, const config::LoadOptions& options) {
 int check(const Arguments& arguments) {
   const config::LoadOptions options = load_options(arguments);
   if (are_several(arguments, options)) return check_each(arguments, options);
-  config::FileChecker checker = systems::standard_checker();
+  config::FileChecker checker = own_checker();
   config::Problems problems;
   const config::LoadedConfig loaded =
       config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems);
@@ -137,7 +146,7 @@ int show(const Arguments& arguments) {
     throw ConfigError("the files are of several kinds, which have no common config",
                       "show them one after another");
   config::Problems problems;
-  config::FileChecker checker = systems::standard_checker();
+  config::FileChecker checker = own_checker();
   const config::Node root =
       config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems)
           .root;
@@ -153,7 +162,6 @@ int show(const Arguments& arguments) {
 // A recipe's plugin uses symbols of the stages' program, so files that name plugins are checked there. Returns when
 // none does, or where that program was not built.
 void go_where_plugins_load(const Arguments& arguments, char** argv) {
-  constexpr const char* kSibling = "tutti-run";
   const std::filesystem::path sibling = own_program().parent_path() / kSibling;
   if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
   config::Problems unread;  // the same ones come again when the files are loaded to be checked

@@ -271,10 +271,11 @@ void FileChecker::check_corpora(const Node& root, Problems& problems) const {
   for (const auto& [name, entry] : corpora_of(root)) {
     const Component* builder = catalogue_.find("dataset builder", name);
     if (builder) builders.insert(builder);
+    std::vector<std::string> names = shipped_plugins();
     // Where none are installed (a build without torch) nothing can be said.
-    if (builder || (known.empty() && shipped_plugins().empty())) continue;
-    std::vector<std::string> names = known;
-    for (const auto& shipped : shipped_plugins()) names.push_back(shipped);
+    if (builder || (known.empty() && names.empty())) continue;
+    if (std::binary_search(names.begin(), names.end(), name)) continue;  // not loaded here
+    names.insert(names.end(), known.begin(), known.end());
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     const std::string guess = closest_match(name, names);

@@ -267,8 +267,7 @@ Node resolve(const ConfigFiles& files, const Resolvers& resolvers, Problems& pro
   return resolve(with_absolute_recipe(files.merged), resolvers, files.self_name, problems);
 }
 
-std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& checker,
-                               const Resolvers& resolvers) {
+static std::vector<Node> named_plugins(const ConfigFiles& files) {
   std::vector<Node> lists;
   const auto add = [&](const Node& list) {
     if (!list.is_null() && (!list.is_list() || list.size() > 0)) lists.push_back(list);
@@ -276,18 +275,33 @@ std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& chec
   add(files.merged["plugins"]);
   for (const auto& [key, block] : files.merged.items())
     if (key == "parallel" || key.starts_with("parallel_")) add(block["plugins"]);
+  return lists;
+}
+
+// As a list like the others.
+static Node corpus_plugins(const ConfigFiles& files, const FileChecker& checker,
+                           const Resolvers& resolvers) {
   Problems unread;  // the same ones come again when the file is resolved to be used
   auto shipped = std::make_shared<Value>(Value{.kind = Kind::kList});
   for (const auto& [name, entry] : checker.corpora_of(resolve(files, resolvers, unread)))
     if (std::filesystem::exists(shipped_plugin(name)))
       shipped->list.push_back(text_value(shipped_plugin(name).string()));
-  add(Node(shipped));
+  return Node(shipped);
+}
+
+std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& checker,
+                               const Resolvers& resolvers) {
+  std::vector<Node> lists = named_plugins(files);
+  const Node corpora = corpus_plugins(files, checker, resolvers);
+  if (corpora.size() > 0) lists.push_back(corpora);
   return lists;
 }
 
 void load_plugins(const ConfigFiles& files, const FileChecker& checker, PluginRegistry& registry,
                   Problems& problems) {
-  for (const Node& list : plugin_lists(files, checker, registry.resolvers()))
+  for (const Node& list : checker.loads_corpora()
+                              ? plugin_lists(files, checker, registry.resolvers())
+                              : named_plugins(files))
     load_plugins(list, registry, problems);
 }
 

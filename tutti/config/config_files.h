@@ -46,6 +46,7 @@ Node resolve(const ConfigFiles& files, const Resolvers& resolvers, Problems& pro
 // come with Tutti and that datasets name.
 std::vector<Node> plugin_lists(const ConfigFiles& files, const FileChecker& checker,
                                const Resolvers& resolvers);
+// Loads them, without the corpora where the program has not what they need.
 void load_plugins(const ConfigFiles& files, const FileChecker& checker, PluginRegistry& registry,
                   Problems& problems);
 

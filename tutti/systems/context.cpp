@@ -73,7 +73,7 @@ void warn_once(const config::Problems& problems) {
 
 }  // namespace
 
-Extensions::Extensions() : checker(standard_checker()) {}
+Extensions::Extensions() : checker(standard_checker()) { checker.set_loads_corpora(true); }
 
 Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
   Extensions extensions;
