@@ -25,22 +25,23 @@ with open("all.jsonl", "w") as manifest:
             w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000)
             w.writeframes(b"".join(struct.pack("<h", random.randint(-9000, 9000)) for _ in range(16000 + 4000 * i)))
         manifest.write(json.dumps({"id": f"u{i}", "audio": f"u{i}.wav", "text": "A B" + " C" * i}) + "\n")
-open("tokens.txt", "w").write("<blank>\n<unk>\nA\nB\nC\n<space>\n<sos/eos>\n")
+open("tokens.txt", "w").write("<blank>\n<unk>\nA\nB\nC\n<sos/eos>\n")
 PY
 cat >training.yaml <<'YAML'
 plugins: [build/libmy_recipe.so]
-recipe_dir: ${config_path:}
+recipe_dir: .
 num_device: 1
 model: {_target_: my_model, width: 8}
 dataset:
-  train: [{name: train, data_src_args: {manifest: "${recipe_dir}/all.jsonl"}}]
-  valid: [{name: valid, data_src_args: {manifest: "${recipe_dir}/all.jsonl"}}]
-  preprocessor: {token_type: char, token_list: "${recipe_dir}/tokens.txt"}
+  train: [{name: train, data_src_args: {manifest: all.jsonl}}]
+  valid: [{name: valid, data_src_args: {manifest: all.jsonl}}]
+  preprocessor: {_target_: espnet2.train.preprocessor.CommonPreprocessor, token_type: word, token_list: tokens.txt}
+best_model_criterion: [[valid/loss, 1, min]]
 dataloader:
   train: {iter_factory: null, batch_size: 2}
   valid: {iter_factory: null, batch_size: 2}
-optimizer: {_target_: adam, lr: 0.01}
-trainer: {accelerator: cpu, max_epochs: 2}
+optimizer: {_target_: torch.optim.Adam, lr: 0.01}
+trainer: {accelerator: cpu, max_epochs: 2, logger: false}
 YAML
 tutti=$work/prefix/bin/tutti
 env -u LD_LIBRARY_PATH "$tutti" config check training.yaml
