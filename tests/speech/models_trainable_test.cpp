@@ -5,8 +5,11 @@
 #include "tests/speech/vectors.h"
 #include "tutti/config/load.h"
 #include "tutti/speech/models/asr_trainable.h"
+#include "tutti/speech/models/encoder_config.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/trainer/precision.h"
+#include "tutti/trainer/recompute.h"
+#include "tutti/trainer/strategies/units.h"
 
 namespace tutti::speech {
 namespace {
@@ -158,6 +161,20 @@ TEST(Dropout, DropsTheRightShareAndLetsGradientsThroughTheRest) {
   torch::manual_seed(7);
   EXPECT_TRUE(torch::equal(apply_dropout(x, 0.3, true), y));
   EXPECT_TRUE(apply_dropout(x, 0.3, false).is_same(x));
+}
+
+// What `config check` says of a model without building it.
+TEST(AsrTrainable, LayersHaveTheClassesThatTheCheckKnows) {
+  for (const std::string encoder : {"transformer", "conformer", "e_branchformer"})
+    for (const std::string decoder : {"transformer", "transducer"}) {
+      const AsrModel model = make_model(encoder, "", decoder);
+      std::set<std::string> built;
+      for (const auto& module : model->modules())
+        if (dynamic_cast<trainer::Recomputable*>(module.get()))
+          built.insert(trainer::module_class(*module));
+      const auto known = layer_classes(model->settings());
+      EXPECT_EQ(built, std::set<std::string>(known.begin(), known.end())) << encoder << decoder;
+    }
 }
 
 TEST(AsrTrainable, InitialisesByName) {

@@ -21,6 +21,7 @@
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/registry.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
+#include "tutti/speech/models/encoder_config.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/metric_settings.h"
@@ -143,6 +144,28 @@ void add_causes(const Problems& found, Problems& problems) {
   for (const auto& problem : found.sorted())
     if (problem.is_unknown_key || misspelt.count(problem.key) == 0) problems.add(problem);
   for (const auto& warning : found.warnings()) problems.warn(warning);
+}
+
+// Layers are named by their classes, which the model's parts decide.
+void check_layers(const Node& root, const speech::AsrSettings& model, Problems& problems) {
+  const auto known = speech::layer_classes(model);
+  const Node trainer = root["trainer"], strategy = trainer["strategy"];
+  const auto check = [&](const Node& list, bool only_layers) {
+    for (const Node& name : list.elements()) {
+      if (!name.is_scalar() || std::find(known.begin(), known.end(), name.raw()) != known.end())
+        continue;
+      const std::string guess = closest_match(name.raw(), known);
+      // Units may be any modules: of those only a slip is seen here.
+      if (only_layers || !guess.empty())
+        problems.add(name,
+                     fmt::format("got '{}', expected one of {}", name.raw(), join(known, ", ")),
+                     guess.empty() ? "" : fmt::format("did you mean '{}'?", guess));
+    }
+  };
+  check(trainer["activation_checkpointing"], true);
+  if (!strategy.is_map()) return;
+  check(strategy["activation_checkpointing"], true);
+  check(strategy["units"], false);
 }
 
 // Norms of all ranks: only where there are some.
@@ -290,6 +313,7 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   check_statistics(root, model, own);
   if (own.empty()) check_monitors(root, model, optimizers, own);
   if (own.empty()) check_sync_batchnorm(root, &model, own);
+  if (own.empty()) check_layers(root, model, own);
   add_causes(own, problems);
 }
 

@@ -355,4 +355,21 @@ EncoderSettings read_encoder_conf(const std::string& name, const Node& name_node
   return {};
 }
 
+std::vector<std::string> layer_classes(const AsrSettings& settings) {
+  std::vector<std::string> names;
+  switch (settings.encoder.kind) {
+    case EncoderKind::kTransformer:
+      names = {"TransformerBlock"};
+      break;
+    case EncoderKind::kConformer:
+      names = {"ConformerBlock"};
+      break;
+    case EncoderKind::kEBranchformer:
+      names = {"EBranchformerBlock"};
+      break;
+  }
+  if (settings.decoder_kind == AsrDecoderKind::kAttention) names.emplace_back("DecoderLayer");
+  return names;
+}
+
 }  // namespace tutti::speech

@@ -24,4 +24,7 @@ std::vector<config::SchemaInfo> encoder_reference();
 EncoderSettings read_encoder_conf(const std::string& name, const config::Node& name_node,
                                   const config::Node& conf, config::Problems& problems);
 
+// Classes of the layers that make a model up, by which `units` and `activation_checkpointing` name them.
+std::vector<std::string> layer_classes(const AsrSettings& settings);
+
 }  // namespace tutti::speech
