@@ -139,7 +139,7 @@ TEST(CommandLine, ADoubtfulWalltimeIsQuestioned) {
     return result.err;
   };
   EXPECT_THAT(warnings("slurm", "30"), HasSubstr("walltime: '30' means 30m00s to slurm"));
-  EXPECT_THAT(warnings("pbs", "30"), HasSubstr("'30' means 30 s to pbs"));
+  EXPECT_THAT(warnings("pbs", "30"), HasSubstr("'30' means 30.0 s to pbs"));
   EXPECT_THAT(warnings("slurm", "08:00"), HasSubstr("'08:00' means 8m00s to slurm"));
   EXPECT_EQ(warnings("lsf", "08:00"), "");
   EXPECT_EQ(warnings("slurm", "08:00:00"), "");
@@ -200,7 +200,8 @@ TEST(CommandLine, FilesThatNobodyMakesMustBeThere) {
   };
   const std::string manifests =
       "dataset:\n  train: [{name: a, data_src_args: {manifest: '${data_dir}/a.jsonl'}}]\n"
-      "  valid: [{name: b, data_src_args: {manifest: '${data_dir}/a.jsonl'}}]\n";
+      "  valid: [{name: b, data_src_args: {manifest: '${data_dir}/a.jsonl'}}]\n"
+      "  preprocessor: {token_type: char}\n";
   const std::string tokenizer = "tokenizer: {model_type: char, save_path: '${data_dir}/tok'}\n";
   const CommandResult missing = check(manifests);
   EXPECT_EQ(missing.exit_code, 2);

@@ -167,7 +167,7 @@ class TreeBuilder : public YAML::EventHandler {
     at.line = static_cast<int>(line);
     at.column = static_cast<int>(lines_[line].find(last));
     stop(at, fmt::format("got '{}', which has no blank after the colon", last),
-         fmt::format("write {}", unglued(last)));
+         fmt::format("write {}, or put it in quotes if it is a text", unglued(last)));
   }
 
   void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
@@ -281,8 +281,10 @@ std::string unglued(std::string_view text) {
   const bool is_name = std::all_of(key.begin(), key.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
   });
-  // a:b is a key and its value; c:/d and http://e are not.
-  if (!is_name || value.front() == ' ' || value.front() == '/' || value.front() == ':') return {};
+  // a:b is a key and its value; 08:00, c:/d and http://e are not.
+  if (!is_name || std::isdigit(static_cast<unsigned char>(key.front())) || value.front() == ' ' ||
+      value.front() == '/' || value.front() == ':')
+    return {};
   return fmt::format("{}: {}", key, value);
 }
 
