@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -20,6 +21,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/program.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/tiles.h"
@@ -277,16 +279,37 @@ void print_text(const Json& report) {
   }
 }
 
+// By the sibling that has libtorch, in this process's place.
+[[noreturn]] void test_ranks(char** argv, int cpu_ranks) {
+  if (cpu_ranks == 0 && config::count_visible_gpus() == 0)
+    throw ConfigError(
+        "doctor --gpus: no GPU is visible to this process",
+        "check nvidia-smi and CUDA_VISIBLE_DEVICES; `tutti doctor --cpu_ranks 2` tests "
+        "ranks on CPUs");
+  const fs::path program = own_program().parent_path() / "tutti-doctor";
+  ::execv(program.c_str(), argv);
+  throw_errno("cannot run " + program.string(), errno, "build it with ./run build");
+}
+
 }  // namespace
 
 int run_doctor(int argc, char** argv) {
   CLI::App app{"What this machine has, and what each parallel.env would need here", "tutti doctor"};
   bool json = false;
   bool quiet = false;
+  bool gpus = false;
+  int cpu_ranks = 0;
+  app.add_flag(
+      "--gpus", gpus,
+      "start a rank per GPU of this node, check their sums and measure how fast they reach "
+      "each other");
+  app.add_option("--cpu_ranks,--cpu-ranks", cpu_ranks, "the same with so many ranks on CPUs")
+      ->check(CLI::Range(1, 64));
   app.add_flag("--json", json, "as JSON");
   app.add_flag("--quiet", quiet, "print nothing");
-  app.footer(example("tutti doctor"));
+  app.footer(example("tutti doctor\ntutti doctor --gpus"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  if (gpus || cpu_ranks > 0) test_ranks(argv, cpu_ranks);
   const BuildInfo& build = build_info();
   Json report = {{"versions",
                   {{"tutti", build.tutti},

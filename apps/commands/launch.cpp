@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <optional>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
@@ -12,6 +14,27 @@
 #include "tutti/launch/auth.h"
 
 namespace tutti::apps {
+namespace {
+
+// "4", or "2:4": as few as two when nodes are lost.
+void take_nodes(const std::string& text, launch::AgentOptions& options) {
+  const std::size_t colon = text.find(':');
+  const auto number = [&](std::string_view digits) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), value);
+    if (error != std::errc() || end != digits.end() || value < 1)
+      throw ConfigError("nnodes: got '" + text + "', expected a number, or MIN:MAX such as 2:4");
+    return value;
+  };
+  const std::string_view all = text;
+  options.num_nodes = number(colon == std::string::npos ? all : all.substr(colon + 1));
+  if (colon == std::string::npos) return;
+  options.min_nodes = number(all.substr(0, colon));
+  if (options.min_nodes > options.num_nodes)
+    throw ConfigError("nnodes: got '" + text + "', expected MIN:MAX with MIN at most MAX");
+}
+
+}  // namespace
 
 int run_launch(int argc, char** argv) {
   // Everything after "--" is the user's program; its options are none of our business.
@@ -31,8 +54,13 @@ int run_launch(int argc, char** argv) {
   bool no_prefix = false;
   app.add_option("--nproc_per_node,--nproc-per-node", options.nproc_per_node, "ranks on each node")
       ->required();
-  app.add_option("--nnodes", options.num_nodes, "nodes; start the command once on each");
-  app.add_option("--node_rank,--node-rank", options.node_rank, "this node's number, from 0");
+  std::string nodes = "1";
+  std::optional<int> node_rank;
+  app.add_option(
+      "--nnodes", nodes,
+      "nodes; start the command once on each. MIN:MAX: when nodes are lost, go on with as "
+      "few as MIN");
+  app.add_option("--node_rank,--node-rank", node_rank, "this node's number, from 0");
   app.add_option("--master_addr,--master-addr", options.master_addr, "host of node 0");
   app.add_option("--master_port,--master-port", options.master_port, "a free port of node 0");
   app.add_option("--run_folder,--run-folder", options.run_folder,
@@ -56,6 +84,14 @@ int run_launch(int argc, char** argv) {
                       "tutti launch --nproc_per_node 2 -- ./my_program --its-option");
   }
   options.command.assign(dashes + 1, end);
+  take_nodes(nodes, options);
+  if (options.num_nodes > 1 && !node_rank) {
+    throw ConfigError(
+        "node_rank: missing, with --nnodes " + nodes + " every node must say which one it is",
+        "give --node_rank 0 on the host of --master_addr (or on one of those that share "
+        "--run_folder), --node_rank 1, 2, ... on the others");
+  }
+  options.node_rank = node_rank.value_or(0);
   options.grace = launch::Timeout(grace_s);
   options.join_timeout = launch::Timeout(join_timeout_s);
   options.prefix_output = !no_prefix;

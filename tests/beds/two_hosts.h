@@ -50,21 +50,26 @@ class TwoHosts : public testing::Test {
   static std::string host(int node) {
     return "tutti" + std::to_string(::getpid()) + (node == 0 ? "a" : "b");
   }
-  // Two ranks on each host. `meet` are options of `tutti launch`.
+  // The command line of one host's two ranks. `nodes`: of --nnodes; `meet`: other options of
+  // `tutti launch`.
+  static Words launch_on(int node, const std::string& nodes, const Words& meet,
+                         const Words& command) {
+    Words argv = {"ip", "netns", "exec", host(node), TUTTI_BIN_DIR "/tutti", "launch"};
+    const Words place = {"--nproc_per_node",  "2", "--nnodes", nodes, "--node_rank",
+                         std::to_string(node)};
+    argv.insert(argv.end(), place.begin(), place.end());
+    argv.insert(argv.end(), meet.begin(), meet.end());
+    argv.push_back("--");
+    argv.insert(argv.end(), command.begin(), command.end());
+    return argv;
+  }
   std::vector<CommandResult> launch_on_both(const Words& meet, const Words& command) {
     std::vector<CommandResult> results(2);
     std::vector<std::thread> threads;
     for (int node = 0; node < 2; ++node) {
       threads.emplace_back([&, node] {
-        Words argv = {"ip", "netns", "exec", host(node), TUTTI_BIN_DIR "/tutti", "launch"};
-        const Words place = {"--nproc_per_node",  "2", "--nnodes", "2", "--node_rank",
-                             std::to_string(node)};
-        argv.insert(argv.end(), place.begin(), place.end());
-        argv.insert(argv.end(), meet.begin(), meet.end());
-        argv.push_back("--");
-        argv.insert(argv.end(), command.begin(), command.end());
         results[static_cast<std::size_t>(node)] =
-            run_command({.argv = argv,
+            run_command({.argv = launch_on(node, "2", meet, command),
                          .env = {{"TUTTI_SECRET", "between us"}},
                          .timeout = std::chrono::seconds(100)});
       });

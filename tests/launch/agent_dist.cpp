@@ -223,9 +223,104 @@ TEST(Launch, LongAndUnfinishedLinesComeThrough) {
 TEST(Launch, BadNumbersAreConfigErrors) {
   EXPECT_EQ(run(launch(0, {"true"})).exit_code, 2);
   EXPECT_EQ(run(launch(1, {"true"}, {"--nnodes", "2", "--node_rank", "2"})).exit_code, 2);
-  EXPECT_EQ(run(launch(1, {"true"}, {"--nnodes", "2"})).exit_code, 2);
+  const auto no_rank = run(launch(1, {"true"}, {"--nnodes", "2:3", "--run_folder", "/tmp"}));
+  EXPECT_EQ(no_rank.exit_code, 2);
+  EXPECT_THAT(no_rank.err, AllOf(HasSubstr("node_rank: missing"), HasSubstr("--nnodes 2:3"),
+                                 HasSubstr("fix: give --node_rank 0")));
+  for (const char* bad : {"2:", ":3", "3:2", "two", "0:2", "2:3:4", ""})
+    EXPECT_EQ(run(launch(1, {"true"}, {"--nnodes", bad, "--node_rank", "0"})).exit_code, 2) << bad;
   EXPECT_EQ(run({kTutti, "launch", "--nproc_per_node", "2"}).exit_code, 2);
   EXPECT_EQ(run(launch(1, {"/no/such/program"})).exit_code, 4);
+}
+
+// Agents on this machine that meet through a folder, of a run that may lose some of them.
+class LosesNodes : public testing::Test {
+ protected:
+  Process start(const std::string& nodes, int node, const std::vector<std::string>& command,
+                const std::string& log) {
+    return Process::start({.argv = launch(1, command,
+                                          {"--nnodes", nodes, "--node_rank", std::to_string(node),
+                                           "--run_folder", folder_.path(), "--join_timeout", "60"}),
+                           .stdout_path = folder_.path() / log});
+  }
+  bool has(const std::string& file) { return std::filesystem::exists(folder_.path() / file); }
+  // In the first round ranks wait to be killed; in later ones they agree for a while and end.
+  std::vector<std::string> script(const std::string& later = "exec \"$1\" . 20") {
+    return script_in(folder_,
+                     "touch up-$TUTTI_RESTART_COUNT-$RANK; [ $TUTTI_RESTART_COUNT = 0 ] && "
+                     "exec \"$1\" . 1000000; " +
+                         later);
+  }
+  TempFolder folder_;
+};
+
+TEST_F(LosesNodes, TheOthersGoOnWithFewer) {
+  std::vector<Process> agents;
+  for (int node = 0; node < 4; ++node)
+    agents.push_back(start("2:4", node, script(), "log-" + std::to_string(node)));
+  for (const char* rank : {"up-0-0", "up-0-1", "up-0-2", "up-0-3"})
+    ASSERT_TRUE(wait_until([&] { return has(rank); })) << rank;
+  ::kill(agents[1].pid(), SIGKILL);
+  ::kill(agents[2].pid(), SIGKILL);
+  for (const int node : {0, 3}) {
+    const auto status = agents[static_cast<std::size_t>(node)].wait_for(60s);
+    const std::string log = read_file(folder_.path() / ("log-" + std::to_string(node)));
+    ASSERT_TRUE(status && status->exit_code == 0) << log;
+    EXPECT_THAT(log, HasSubstr("going on with nodes 0, 3, 2 ranks instead of 4"));
+  }
+  // World, local rank, node, nodes, restarts: renumbered without gaps.
+  EXPECT_EQ(read_file(folder_.path() / "rank-1.done"), "2 0 1 2 1 tutti launch");
+}
+
+TEST_F(LosesNodes, FewerThanTheLeastEndTheRun) {
+  std::vector<Process> agents;
+  for (int node = 0; node < 2; ++node)
+    agents.push_back(
+        Process::start({.argv = launch(1, script(),
+                                       {"--nnodes", "2:2", "--node_rank", std::to_string(node),
+                                        "--run_folder", folder_.path(), "--join_timeout", "3"}),
+                        .stdout_path = folder_.path() / ("log-" + std::to_string(node))}));
+  ASSERT_TRUE(wait_until([&] { return has("up-0-0") && has("up-0-1"); }));
+  ::kill(agents[1].pid(), SIGKILL);
+  const auto status = agents[0].wait_for(60s);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->exit_code, static_cast<int>(ExitCode::kCommunication));
+  EXPECT_THAT(read_file(folder_.path() / "log-0"), HasSubstr("missing: 1"));
+}
+
+TEST_F(LosesNodes, AFailureOfTheProgramIsNoLoss) {
+  std::vector<Process> agents;
+  for (int node = 0; node < 3; ++node)
+    agents.push_back(start("1:3", node, {"sh", "-c", "[ $RANK = 2 ] && exit 9; sleep 1000"},
+                           "log-" + std::to_string(node)));
+  for (Process& agent : agents) {
+    const auto status = agent.wait_for(60s);
+    ASSERT_TRUE(status.has_value());
+    EXPECT_EQ(status->exit_code, 9);
+  }
+}
+
+TEST_F(LosesNodes, ANodeThatComesBackJoinsAtTheNextRestart) {
+  // The second round waits until the lost node is back, then loses another one.
+  const auto command =
+      script("[ $TUTTI_RESTART_COUNT = 1 ] && exec \"$1\" . 1000000; exec \"$1\" . 20");
+  std::vector<Process> agents;
+  for (int node = 0; node < 3; ++node)
+    agents.push_back(start("2:3", node, command, "log-" + std::to_string(node)));
+  ASSERT_TRUE(wait_until([&] { return has("up-0-0") && has("up-0-1") && has("up-0-2"); }));
+  ::kill(agents[1].pid(), SIGKILL);
+  ASSERT_TRUE(wait_until([&] { return has("up-1-0") && has("up-1-1"); }));
+  agents[1] = start("2:3", 1, command, "log-back");
+  ASSERT_TRUE(wait_until([&] {
+    return read_file(folder_.path() / "log-back").find("joins at the next restart") !=
+           std::string::npos;
+  }));
+  ::kill(agents[2].pid(), SIGKILL);
+  for (const int node : {0, 1}) {
+    const auto status = agents[static_cast<std::size_t>(node)].wait_for(60s);
+    ASSERT_TRUE(status && status->exit_code == 0) << read_file(folder_.path() / "log-0");
+  }
+  EXPECT_EQ(read_file(folder_.path() / "rank-1.done"), "2 0 1 2 2 tutti launch");
 }
 
 class TwoNodes : public testing::Test {

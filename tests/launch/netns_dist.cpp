@@ -52,5 +52,36 @@ TEST_F(TwoHosts, RankKilledOnOneHostIsNamedOnBoth) {
   }
 }
 
+// The wire breaks, nothing dies: the host that keeps the meeting place goes on alone, the other ends.
+TEST_F(TwoHosts, GoOnWithOneWhenTheWireIsCut) {
+  const std::string script =
+      "cd \"$0\"; touch up-$TUTTI_RESTART_COUNT-$RANK; "
+      "[ $TUTTI_RESTART_COUNT = 0 ] && exec \"$1\" . 1000000; exec \"$1\" . 20";
+  std::vector<Process> agents;
+  for (const int node : {0, 1})
+    agents.push_back(
+        Process::start({.argv = launch_on(node, "1:2", {"--run_folder", folder_.path()},
+                                          {"sh", "-c", script, folder_.path(), kProbe}),
+                        .stdout_path = folder_.path() / ("log-" + std::to_string(node))}));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto is_up = [&] {
+    for (const char* rank : {"up-0-0", "up-0-1", "up-0-2", "up-0-3"})
+      if (!std::filesystem::exists(folder_.path() / rank)) return false;
+    return true;
+  };
+  while (!is_up() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(is_up());
+  ASSERT_TRUE(ip({"-n", host(1), "link", "set", "e0", "down"}).ok());
+  const auto status = agents[0].wait_for(std::chrono::seconds(80));
+  const std::string log = read_file(folder_.path() / "log-0");
+  ASSERT_TRUE(status && status->exit_code == 0) << log;
+  EXPECT_THAT(log, HasSubstr("node 1 is lost: going on with nodes 0, 2 ranks instead of 4"));
+  EXPECT_EQ(read_file(folder_.path() / "rank-1.done"), "2 1 0 1 1 tutti launch");
+  const auto other = agents[1].wait_for(std::chrono::seconds(80));
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(other->exit_code, 5) << read_file(folder_.path() / "log-1");
+}
+
 }  // namespace
 }  // namespace tutti::launch

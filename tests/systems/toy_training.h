@@ -28,11 +28,12 @@ class ToyTraining {
   using Words = std::vector<std::string>;
 
   // `valid`: utterances of the validation set. `train_work`, `valid_work`: products of matrices per
-  // batch.
-  explicit ToyTraining(int valid = 4, int train_work = 1, int valid_work = 1) {
+  // batch. `ballast`: MB of numbers that only make checkpoints large.
+  explicit ToyTraining(int valid = 4, int train_work = 1, int valid_work = 1, int ballast = 0) {
     write_file_atomic(path() / "make.py", kScript);
     const auto made = run_command({.argv = {TUTTI_PYTHON, "make.py", std::to_string(valid),
-                                            std::to_string(train_work), std::to_string(valid_work)},
+                                            std::to_string(train_work), std::to_string(valid_work),
+                                            std::to_string(ballast)},
                                    .cwd = path()});
     if (!made.ok()) throw std::runtime_error(made.describe());
     write_file_atomic(path() / "training.yaml", replaced(kConfig));
@@ -104,10 +105,11 @@ import json, os, sys, wave
 from typing import Dict, Tuple
 import torch
 from torch import Tensor, nn
-valid, train_work, valid_work = map(int, sys.argv[1:])
+valid, train_work, valid_work, ballast = map(int, sys.argv[1:])
 class Seen(nn.Module):
-    def __init__(self, train: int, valid: int):
+    def __init__(self, train: int, valid: int, ballast: int):
         super().__init__()
+        if ballast: self.register_buffer('ballast', torch.zeros(ballast * 250000))
         self.w = nn.Linear(1, 2)
         self.register_buffer('busy', torch.randn(256, 256) / 16)
         self.train_work: int = train
@@ -124,7 +126,7 @@ class Seen(nn.Module):
         stats = {"seen": torch.ones_like(n).sum(), "seen_id": k.sum(), "seen_sq": (k * k).sum()}
         return loss + 0 * b.sum(), stats, torch.tensor(1.0)
 torch.manual_seed(0)
-torch.jit.script(Seen(train_work, valid_work)).save('model.pt')
+torch.jit.script(Seen(train_work, valid_work, ballast)).save('model.pt')
 os.makedirs('data')
 def wav(path, n):
     w = wave.open(path, 'wb'); w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000)

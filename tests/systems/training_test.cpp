@@ -98,6 +98,45 @@ TEST_F(Training, ASignalWhileDataDoesNotComeIsAnswered) {
   EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000012" / "COMPLETE"));
 }
 
+// Whether a checkpoint is growing.
+bool is_saving(const ToyTraining& toy) {
+  if (!fs::exists(toy.checkpoints())) return false;
+  for (const auto& entry : fs::directory_iterator(toy.checkpoints()))
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+  return false;
+}
+
+TEST_F(Training, ASignalWhileACheckpointIsWrittenLeavesAWholeOne) {
+  const ToyTraining toy(4, 1, 1, /*ballast=*/100);
+  const std::string often =
+      "+trainer.callbacks=[{_target_: model_checkpoint, every_n_train_steps: 1}]";
+  Process process = toy.start({"trainer.devices=2", "trainer.max_epochs=50", often});
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return is_saving(toy); })) << toy.log();
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().exit_code, 85) << toy.log();
+  EXPECT_THAT(toy.log(), testing::AllOf(HasSubstr("SIGTERM: stopping"),
+                                        HasSubstr("checkpoint saved: the same command goes on")));
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "last" / "COMPLETE"));
+  EXPECT_FALSE(is_saving(toy));  // the end waited for it
+}
+
+TEST_F(Training, ADiskThatFailsEndsTheRunAndTheLastCheckpointStands) {
+  const ToyTraining toy(4, 100);
+  Process process = toy.start({"trainer.max_epochs=50"});
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] {
+    return fs::exists(toy.checkpoints() / "last" / "COMPLETE");
+  })) << toy.log();
+  fs::rename(toy.checkpoints(), toy.exp() / "away");
+  write_file_atomic(toy.checkpoints(), "in the way");
+  EXPECT_EQ(process.wait().exit_code, 4) << toy.log();
+  EXPECT_THAT(toy.log(), HasSubstr("the last checkpoint could not be written"));
+  fs::remove(toy.checkpoints());
+  fs::rename(toy.exp() / "away", toy.checkpoints());
+  const auto resumed = toy.train({"trainer.max_epochs=3"});
+  EXPECT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_THAT(resumed.err + resumed.out, HasSubstr("resumed from"));
+}
+
 TEST_F(Training, AStoppedValidationIsMadeAfterTheResumeWithTheSameBest) {
   const ToyTraining whole(24, 1, 100), stopped(24, 1, 100);
   ASSERT_TRUE(whole.train().ok());
@@ -242,7 +281,8 @@ TEST_F(Training, AModelThatDoesNotFitLeavesTheConfigAlone) {
     script.replace(script.find(from), from.size(), to);
   write_file_atomic(toy.path() / "other.py", script);
   ASSERT_TRUE(
-      run_command({.argv = {TUTTI_PYTHON, "other.py", "4", "1", "1"}, .cwd = toy.path()}).ok());
+      run_command({.argv = {TUTTI_PYTHON, "other.py", "4", "1", "1", "0"}, .cwd = toy.path()})
+          .ok());
   const auto refused = toy.train({"trainer.max_epochs=2"});
   EXPECT_EQ(refused.exit_code, 3) << refused.describe();
   EXPECT_EQ(read_file(toy.exp() / "config.yaml"), config);
@@ -289,6 +329,33 @@ TEST_F(Training, OwnProgressGoesBeforeACheckpointThatWasNamed) {
       second.train({"+fit.ckpt_path=never", "+trainer.max_steps=8"}, {{"TUTTI_RESTART_COUNT", "1"}})
           .ok());
   EXPECT_EQ(second.steps(), 8U);
+}
+
+TEST_F(Training, GoingBackToTheBestTakesItsOptimizerAndNeverUndoesARequeue) {
+  const ToyTraining toy;
+  const ToyTraining::Words best = {"+fit.ckpt_path=best", "trainer.max_epochs=4"};
+  const auto early = toy.train(best);
+  EXPECT_EQ(early.exit_code, 2) << early.describe();
+  EXPECT_THAT(early.err + early.out, HasSubstr("until the first validation is made"));
+  // The loss falls for ever, so by its maximum the first epoch stays the best.
+  const std::string criterion = "best_model_criterion=[[valid/loss, 3, max]]";
+  ASSERT_TRUE(toy.train({criterion, "trainer.max_epochs=4"}).ok());
+  const std::string model = read_file(toy.checkpoints() / "step-00000096/model.safetensors");
+  EXPECT_EQ(fs::read_symlink(toy.checkpoints() / "best"), "step-00000024");
+  EXPECT_FALSE(fs::exists(toy.checkpoints() / "step-00000048"));
+
+  const auto back = toy.train({criterion, "+fit.ckpt_path=best", "trainer.max_epochs=4"});
+  ASSERT_TRUE(back.ok()) << back.describe();
+  EXPECT_THAT(back.err + back.out, HasSubstr("epoch 1, batch 0, step 24"));
+  EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before" / "step-00000096"));
+  EXPECT_EQ(toy.steps(), 96U);  // each step once
+  // With its optimizer and random numbers: the same way again.
+  EXPECT_EQ(read_file(toy.checkpoints() / "step-00000096/model.safetensors"), model);
+
+  const auto requeued = toy.train({criterion, "+fit.ckpt_path=best", "trainer.max_epochs=5"},
+                                  {{"TUTTI_RESTART_COUNT", "1"}});
+  ASSERT_TRUE(requeued.ok()) << requeued.describe();
+  EXPECT_THAT(requeued.err + requeued.out, HasSubstr("epoch 4, batch 0, step 96"));
 }
 
 TEST_F(Training, WhatCannotWorkIsRefusedWithItsKey) {

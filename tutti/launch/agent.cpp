@@ -75,40 +75,60 @@ class Agent {
 
   int run() {
     nodes_.emplace(options_, [this] { return read_signals(), stop_signal_ != 0; });
-    for (int round = 0;; ++round) {
-      const std::optional<Address> master = nodes_->begin_round(round);
-      if (!master) return 128 + stop_signal_;
-      start(round, *master);
-      const std::optional<Failure> failure = supervise(round);
+    std::optional<Failure> failure;
+    int restarts = 0;
+    bool again = true;
+    for (int next = nodes_->first_round();; next = round_.number + 1) {
+      const int ranks_before = world_size();
+      const std::optional<Round> round = nodes_->begin_round(next, /*only_if_lost=*/!again);
+      if (!round) return 128 + stop_signal_;
+      if (round->members.empty()) {  // all nodes are there, and the restarts are spent
+        nodes_->leave();
+        return failure ? failure->exit_code : 0;
+      }
+      round_ = *round;
+      if (!round_.lost.empty())
+        log::warning("node {} is lost: going on with nodes {}, {} ranks instead of {}",
+                     fmt::join(round_.lost, ", "), fmt::join(round_.members, ", "), world_size(),
+                     ranks_before);
+      else if (failure)
+        ++restarts;
+      start();
+      failure = supervise();
       if (!failure) {
         nodes_->leave();
         return 0;
       }
-      const bool again = round < options_.max_restarts && stop_signal_ == 0 &&
-                         !stopped_on_request(failure->exit_code);
+      const bool on_request = stopped_on_request(failure->exit_code);
+      again = restarts < options_.max_restarts && stop_signal_ == 0 && !on_request;
       // Those that stopped because they were asked to have said how to go on.
-      if (!stopped_on_request(failure->exit_code))
+      if (!on_request)
         print(*failure,
-              again ? fmt::format("restart {} of {}", round + 1, options_.max_restarts) : "");
-      if (again) continue;
+              again ? fmt::format("restart {} of {}", restarts + 1, options_.max_restarts) : "");
+      // Lost peers look like a failure of ranks too: who is lost shows when the others have met.
+      const bool may_be_smaller = options_.min_nodes > 0 && stop_signal_ == 0 && !on_request;
+      if (again || may_be_smaller) continue;
       nodes_->leave();
       return failure->exit_code;
     }
   }
 
  private:
-  void start(int round, const Address& master) {
+  int world_size() const {
+    return static_cast<int>(round_.members.size()) * options_.nproc_per_node;
+  }
+
+  void start() {
     ranks_.clear();
     guard_groups_.clear();
     suspect_ = nullptr;
     believe_at_.reset();
     stop_sent_ = false;
     kill_at_.reset();
-    const int world_size = options_.num_nodes * options_.nproc_per_node;
     for (int local = 0; local < options_.nproc_per_node; ++local) {
-      const int rank = options_.node_rank * options_.nproc_per_node + local;
+      const int rank = round_.place * options_.nproc_per_node + local;
       const std::string prefix =
-          options_.prefix_output && world_size > 1 ? fmt::format("[rank {}] ", rank) : "";
+          options_.prefix_output && world_size() > 1 ? fmt::format("[rank {}] ", rank) : "";
       LocalRank entry{.rank = rank,
                       .local_rank = local,
                       .out = LinePump(prefix, 1),
@@ -116,7 +136,7 @@ class Agent {
       const UniqueFd out = entry.out.open();
       const UniqueFd err = entry.err.open();
       entry.process = Process::start({.argv = options_.command,
-                                      .env = environment(round, rank, local, master, err.get()),
+                                      .env = environment(rank, local, err.get()),
                                       .unset_env = {"TORCHELASTIC_USE_AGENT_STORE"},
                                       .stdout_fd = out.get(),
                                       .stderr_fd = err.get(),
@@ -126,40 +146,39 @@ class Agent {
     }
     log::debug("node {} of {} ({}): started ranks {}-{} of {}", options_.node_rank,
                options_.num_nodes, host_name(), ranks_.front().rank, ranks_.back().rank,
-               world_size);
+               world_size());
   }
 
-  std::map<std::string, std::string> environment(int round, int rank, int local,
-                                                 const Address& master, int err) const {
-    const auto text = [](int value) { return std::to_string(value); };
-    const int world_size = options_.num_nodes * options_.nproc_per_node;
-    const int restarts = options_.restart_count + round;
+  std::map<std::string, std::string> environment(int rank, int local, int err) const {
+    const auto text = [](auto value) { return std::to_string(value); };
+    const int restarts = options_.restart_count + round_.number;
     std::map<std::string, std::string> env = {
         {"RANK", text(rank)},
-        {"WORLD_SIZE", text(world_size)},
+        {"WORLD_SIZE", text(world_size())},
         {"LOCAL_RANK", text(local)},
         {"LOCAL_WORLD_SIZE", text(options_.nproc_per_node)},
-        {"NODE_RANK", text(options_.node_rank)},
-        {"MASTER_ADDR", master.host},
-        {"MASTER_PORT", text(master.port)},
+        {"NODE_RANK", text(round_.place)},
+        {"MASTER_ADDR", round_.master.host},
+        {"MASTER_PORT", text(round_.master.port)},
         // torchrun's names, so that programs written for it need no change.
-        {"GROUP_RANK", text(options_.node_rank)},
-        {"GROUP_WORLD_SIZE", text(options_.num_nodes)},
+        {"GROUP_RANK", text(round_.place)},
+        {"GROUP_WORLD_SIZE", text(round_.members.size())},
         {"ROLE_NAME", "default"},
         {"ROLE_RANK", text(rank)},
-        {"ROLE_WORLD_SIZE", text(world_size)},
+        {"ROLE_WORLD_SIZE", text(world_size())},
         {"TORCHELASTIC_RUN_ID", options_.run_id},
-        {"TORCHELASTIC_RESTART_COUNT", text(round)},
+        {"TORCHELASTIC_RESTART_COUNT", text(round_.number)},
         {"TORCHELASTIC_MAX_RESTARTS", text(options_.max_restarts)},
         // Ours.
         {"TUTTI_RUN_ID", options_.run_id},
-        {"TUTTI_NUM_NODES", text(options_.num_nodes)},
+        {"TUTTI_NUM_NODES", text(round_.members.size())},
         {"TUTTI_RESTART_COUNT", text(restarts)},
         {"TUTTI_FOUND_BY", options_.found_by},
         {"TUTTI_STORE", nodes_->store_address()},
         {"TUTTI_SECRET", nodes_->secret()},
         {log::kPassedOnVariable, log::file_name(err)},
     };
+    if (options_.min_nodes > 0) env["TUTTI_MAX_NODES"] = text(options_.num_nodes);
     if (const int columns = log::terminal_columns(); columns > 0)
       env[log::kTerminalVariable] = text(columns);
     if (::getenv("OMP_NUM_THREADS") == nullptr) {
@@ -171,14 +190,14 @@ class Agent {
 
   // Until all local ranks have ended and the other nodes have too. The failure is the cause, over
   // all nodes.
-  std::optional<Failure> supervise(int round) {
+  std::optional<Failure> supervise() {
     std::optional<Failure> failure;
     bool reported_done = false;
     for (;;) {
       wait_for_events();
       read_signals();
       for (LocalRank& rank : ranks_) rank.out.pump(), rank.err.pump();
-      reap(failure, round);
+      reap(failure);
       if (!failure) {
         if (const auto remote = nodes_->remote_failure()) failure = remote;
       }
@@ -195,7 +214,7 @@ class Agent {
       if (kill_at_ && std::chrono::steady_clock::now() >= *kill_at_) signal_ranks(SIGKILL);
       if (running || (suspect_ != nullptr && !failure)) continue;
       if (!failure && !reported_done) {
-        nodes_->report_done(round);
+        nodes_->report_done(round_.number);
         reported_done = true;
       }
       if (failure || nodes_->all_done()) break;
@@ -257,7 +276,7 @@ class Agent {
   // Notes who has ended and finds the cause: not the first exit seen, for a dying process closes
   // its sockets before it can be waited for, and the ranks that lost it may be quicker to end. So a
   // rank that merely lost its peers is believed only after a second in which nothing worse came.
-  void reap(std::optional<Failure>& failure, int round) {
+  void reap(std::optional<Failure>& failure) {
     bool running = false;
     for (LocalRank& rank : ranks_) {
       if (!rank.ended && (rank.ended = rank.process.poll()) && !rank.ended->ok() &&
@@ -271,7 +290,7 @@ class Agent {
       running = running || !rank.ended;
     }
     if (suspect_ == nullptr || failure) return;
-    const bool more_may_come = running || options_.num_nodes > 1;
+    const bool more_may_come = running || round_.members.size() > 1;
     if (lost_its_peers(*suspect_) && more_may_come &&
         std::chrono::steady_clock::now() < *believe_at_)
       return;
@@ -279,12 +298,12 @@ class Agent {
     suspect_->out.pump();
     std::string tail = suspect_->err.tail();
     if (trim(tail).empty()) tail = suspect_->out.tail();
-    failure = nodes_->report(round, {.rank = suspect_->rank,
-                                     .node = options_.node_rank,
-                                     .host = host_name(),
-                                     .exit_code = suspect_->ended->exit_code,
-                                     .how = suspect_->ended->describe(),
-                                     .tail = tail});
+    failure = nodes_->report(round_.number, {.rank = suspect_->rank,
+                                             .node = options_.node_rank,
+                                             .host = host_name(),
+                                             .exit_code = suspect_->ended->exit_code,
+                                             .how = suspect_->ended->describe(),
+                                             .tail = tail});
   }
 
   static bool lost_its_peers(const LocalRank& rank) {
@@ -311,6 +330,7 @@ class Agent {
   std::vector<LocalRank> ranks_;
   std::vector<pid_t> guard_groups_;
   int stop_signal_ = 0;
+  Round round_;  // the present one, or the one before while the next begins
   // Of the present round.
   LocalRank* suspect_ = nullptr;  // points into ranks_
   std::optional<Deadline> believe_at_;
@@ -330,6 +350,9 @@ void check(const AgentOptions& options) {
   require(
       options.node_rank >= 0 && options.node_rank < options.num_nodes,
       fmt::format("node_rank: got {}, expected 0 to {}", options.node_rank, options.num_nodes - 1));
+  require(options.min_nodes >= 0 && options.min_nodes <= options.num_nodes,
+          fmt::format("nnodes: got {}:{}, expected MIN:MAX with MIN at most MAX", options.min_nodes,
+                      options.num_nodes));
   require(options.max_restarts >= 0, fmt::format("max_restarts: got {}", options.max_restarts));
   if (options.num_nodes > 1 && options.run_folder.empty() &&
       (options.master_addr.empty() || options.master_port == 0)) {

@@ -14,7 +14,7 @@
 //
 // Several nodes: node 0's agent serves a Store at master_addr:master_port, or publishes a free port
 // in the run folder; agents keep leases there, so a node that vanishes is a named failure
-// everywhere.
+// everywhere. With min_nodes the others then go on without it.
 #pragma once
 
 #include <filesystem>
@@ -32,6 +32,7 @@ struct AgentOptions {
   std::vector<std::string> command;
   int nproc_per_node = 1;
   int num_nodes = 1;
+  int min_nodes = 0;  // when nodes are lost, go on with as few as these; 0: all of them or none
   int node_rank = 0;
   std::string master_addr;  // several nodes: of node 0
   int master_port = 0;      // several nodes: of node 0's store
@@ -42,9 +43,9 @@ struct AgentOptions {
   std::string run_id = "local";
   int restart_count = 0;  // how often the scheduler has restarted us
   std::string found_by = "tutti launch";
-  int max_restarts = 0;
-  Timeout grace{30};          // between a stop signal and SIGKILL
-  Timeout failure_grace{5};   // the same after a rank has failed
+  int max_restarts = 0;      // after failures of ranks; going on without a lost node does not count
+  Timeout grace{30};         // between a stop signal and SIGKILL
+  Timeout failure_grace{5};  // the same after a rank has failed
   Timeout join_timeout{600};  // for the other nodes' agents
   bool prefix_output = true;  // "[rank 1] " before every line, when there are several ranks
   std::map<std::string, std::string> env;

@@ -2,6 +2,7 @@
 //
 // The secret itself travels only through 0600 files or the environment of our own children. It
 // keeps strangers and stale ranks out; it does not encrypt (see docs/launch.md).
+// The mathematics is libsodium's.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +12,8 @@
 
 namespace tutti::launch {
 
-std::string sha256(std::string_view message);                             // 32 raw bytes
 std::string hmac_sha256(std::string_view key, std::string_view message);  // 32 raw bytes
-std::string random_bytes(std::size_t n);  // from the kernel. Throws IoError.
+std::string random_bytes(std::size_t n);                                  // from the kernel
 std::string to_hex(std::string_view bytes);
 // Takes the same time wherever the first difference is.
 bool equal_in_constant_time(std::string_view a, std::string_view b) noexcept;

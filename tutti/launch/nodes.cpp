@@ -18,6 +18,8 @@ namespace tutti::launch {
 namespace {
 
 constexpr Timeout kLease{10};
+// How long the first start waits for nodes beyond the fewest it may have.
+constexpr Timeout kLastCall{30};
 constexpr char kNodesService[] = "agents";
 
 RankContext meeting_of(const AgentOptions& options) {
@@ -30,6 +32,14 @@ RankContext meeting_of(const AgentOptions& options) {
 // An address without a port is a hint for others, not a place to meet.
 bool has_master(const AgentOptions& options) {
   return !options.master_addr.empty() && options.master_port != 0;
+}
+
+// The numbers behind a prefix: "alive/0", "alive/2" -> 0, 2.
+std::set<int> numbers_under(Store& store, const std::string& prefix) {
+  std::set<int> numbers;
+  for (const auto& [name, value] : store.list(prefix))
+    numbers.insert(std::stoi(name.substr(prefix.size())));
+  return numbers;
 }
 
 // A port for the ranks' own server. It stays bound with SO_REUSEADDR but does not listen: a
@@ -137,56 +147,132 @@ void Nodes::connect() {
       "check --master_addr/--master_port (or the shared run folder) and TUTTI_SECRET");
 }
 
-std::string Nodes::key(int round, const std::string& name) const {
+std::string Nodes::key(int round, const std::string& name) {
   return fmt::format("round{}/{}", round, name);
 }
 
-std::optional<Address> Nodes::begin_round(int round) {
-  const std::string self = std::to_string(options_.node_rank);
-  store_->set("alive/" + self, host_name(), kLease);
-  store_->set("nproc/" + self, std::to_string(options_.nproc_per_node));
-  if (options_.node_rank == 0) {
-    int port = 0;
-    reserved_port_ = reserve_port(port);
-    const std::string host = options_.num_nodes == 1 ? "127.0.0.1"
-                             : options_.master_addr.empty()
-                                 ? own_addresses(options_.interface).front()
-                                 : options_.master_addr;
-    store_->set(key(round, "master"), Address{host, port}.text());
-  }
+int Nodes::first_round() {
+  const auto round = store_->get("round");
+  if (!round) return 0;
+  log::warning("the run has begun without this node; it joins at the next restart");
+  return std::stoi(*round) + 1;
+}
+
+std::vector<int> Nodes::gather(int number) {
   const Deadline deadline = deadline_in(options_.join_timeout);
+  const Deadline last_call = deadline_in(kLastCall);
   Deadline next_report = deadline_in(Timeout(30));
-  for (;;) {
-    if (stopped_()) return std::nullopt;
-    try {
-      store_->set("alive/" + self, host_name(), kLease);
-      store_->barrier(key(round, "start"), options_.node_rank, options_.num_nodes, Timeout(1));
-      break;
-    } catch (const CommError& error) {
-      const auto now = std::chrono::steady_clock::now();
-      if (std::string_view(error.what()).find("still missing") == std::string_view::npos) throw;
-      if (now >= deadline)
-        throw CommError("agents of nodes are missing: " + std::string(error.what()));
-      if (now >= next_report) {
-        log::warning("waiting for other nodes: {}", error.what());
-        next_report = deadline_in(Timeout(30));
-      }
-    }
-  }
-  for (const auto& [name, value] : store_->list("nproc/")) {
-    if (value == std::to_string(options_.nproc_per_node)) continue;
-    throw ConfigError(
-        fmt::format("nproc_per_node: got {} here on node {}, but {} on node {}",
-                    options_.nproc_per_node, options_.node_rank, value, name.substr(6)),
-        "use the same number on every node");
-  }
+  std::set<int> expected;
   {
     const std::lock_guard lock(mutex_);
-    remote_failure_.reset();
-    all_done_ = options_.num_nodes == 1;
-    round_ = round;
+    expected.insert(present_.members.begin(), present_.members.end());
   }
-  return Address::parse(store_->wait(key(round, "master"), Timeout(30)), "master address");
+  if (expected.empty())
+    for (int node = 0; node < options_.num_nodes; ++node) expected.insert(node);
+  while (!stopped_()) {
+    const std::set<int> alive = numbers_under(*store_, "alive/");
+    std::vector<int> here, missing;
+    for (const int node : numbers_under(*store_, key(number, "here/")))
+      if (alive.contains(node)) here.push_back(node);
+    for (const int node : expected)
+      if (!std::binary_search(here.begin(), here.end(), node)) missing.push_back(node);
+    if (missing.empty()) return here;
+    const auto now = std::chrono::steady_clock::now();
+    // Those that were part of the run are waited for while they live: their ranks take time to end.
+    const bool lost = number > 0 && std::none_of(missing.begin(), missing.end(),
+                                                 [&](int node) { return alive.contains(node); });
+    if (static_cast<int>(here.size()) >= min_nodes() && (lost || (number == 0 && now >= last_call)))
+      return here;
+    const std::string who = fmt::format(
+        "{} of {} nodes are here, {} expected; missing: {}", here.size(), options_.num_nodes,
+        min_nodes() < options_.num_nodes ? fmt::format("at least {}", min_nodes()) : "all",
+        fmt::join(missing, ", "));
+    if (now >= deadline) throw CommError("agents of nodes are missing: " + who);
+    if (now >= next_report) {
+      log::warning("waiting for other nodes: {}", who);
+      next_report = deadline_in(Timeout(30));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return {};
+}
+
+void Nodes::publish_round(int number, const std::vector<int>& members) {
+  int port = 0;
+  reserved_port_ = reserve_port(port);
+  const std::string host = options_.num_nodes == 1 ? "127.0.0.1"
+                           : options_.master_addr.empty()
+                               ? own_addresses(options_.interface).front()
+                               : options_.master_addr;
+  store_->set(key(number, "master"), Address{host, port}.text());
+  store_->set("round", std::to_string(number));
+  store_->set(key(number, "members"), Json(members).dump());
+}
+
+std::optional<Round> Nodes::published(int number) {
+  while (!stopped_()) {
+    if (store_->get("over")) return Round{.number = number};
+    if (const auto text = store_->get(key(number, "members"))) {
+      Round round{.number = number,
+                  .members = parse_json(*text, "nodes of the round").get<std::vector<int>>()};
+      const auto own = std::find(round.members.begin(), round.members.end(), options_.node_rank);
+      if (own != round.members.end()) {
+        round.place = static_cast<int>(own - round.members.begin());
+        return round;
+      }
+      log::warning("the run goes on without this node, by nodes {}; it joins at the next restart",
+                   fmt::join(round.members, ", "));
+      store_->set(key(++number, "here/" + std::to_string(options_.node_rank)),
+                  std::to_string(options_.nproc_per_node));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return std::nullopt;
+}
+
+void Nodes::check_nproc(const Round& round) {
+  for (const int node : round.members) {
+    const auto value = store_->get(key(round.number, "here/" + std::to_string(node)));
+    if (!value || *value == std::to_string(options_.nproc_per_node)) continue;
+    throw ConfigError(fmt::format("nproc_per_node: got {} here on node {}, but {} on node {}",
+                                  options_.nproc_per_node, options_.node_rank, *value, node),
+                      "use the same number on every node");
+  }
+}
+
+std::optional<Round> Nodes::begin_round(int number, bool only_if_lost) {
+  if (cut_off_)
+    throw CommError("node 0's agent is lost, and with it the meeting place of the nodes");
+  const std::string self = std::to_string(options_.node_rank);
+  store_->set("alive/" + self, host_name(), kLease);
+  store_->set(key(number, "here/" + self), std::to_string(options_.nproc_per_node));
+  std::vector<int> before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = present_.members;
+  }
+  if (options_.node_rank == 0) {
+    const std::vector<int> members = gather(number);
+    if (members.empty()) return std::nullopt;
+    const bool all_there =
+        std::includes(members.begin(), members.end(), before.begin(), before.end());
+    if (only_if_lost && all_there)
+      store_->set("over", "1");
+    else
+      publish_round(number, members);
+  }
+  std::optional<Round> round = published(number);
+  if (!round || round->members.empty()) return round;
+  std::set_difference(before.begin(), before.end(), round->members.begin(), round->members.end(),
+                      std::back_inserter(round->lost));
+  check_nproc(*round);
+  round->master =
+      Address::parse(store_->wait(key(round->number, "master"), Timeout(30)), "master address");
+  const std::lock_guard lock(mutex_);
+  remote_failure_.reset();
+  all_done_ = options_.num_nodes == 1;
+  present_ = *round;
+  return round;
 }
 
 Failure Nodes::report(int round, const Failure& failure) noexcept {
@@ -207,31 +293,45 @@ std::optional<Failure> Nodes::remote_failure() const {
 }
 
 void Nodes::leave() noexcept {
-  if (options_.num_nodes == 1) return;
+  Round round;
+  {
+    const std::lock_guard lock(mutex_);
+    round = present_;
+  }
+  if (options_.num_nodes == 1 || round.members.empty()) return;
   try {
-    store_->barrier("leave", options_.node_rank, options_.num_nodes, Timeout(10));
+    if (options_.node_rank == 0) store_->set("over", "1");  // for nodes that wait to join
+    store_->barrier(key(round.number, "leave"), round.place, static_cast<int>(round.members.size()),
+                    Timeout(10));
   } catch (const std::exception&) {  // others are gone already: nobody needs us any more
   }
 }
 
-void Nodes::watch_once(Store& store, int round) {
+void Nodes::watch_once(Store& store) {
   store.set("alive/" + std::to_string(options_.node_rank), host_name(), kLease);
-  if (round < 0) return;
-  std::optional<Failure> failure;
-  if (const auto text = store.get(key(round, "failure"))) failure = Failure::parse(*text);
-  const auto alive = store.list("alive/");
-  for (int node = 0; node < options_.num_nodes && !failure; ++node) {
-    if (alive.contains("alive/" + std::to_string(node))) continue;
-    failure = Failure{.node = node,
-                      .exit_code = static_cast<int>(ExitCode::kCommunication),
-                      .how = fmt::format("its agent has been silent for {} s", kLease.count())};
-    failure = Failure::parse(store.compare_set(key(round, "failure"), "", failure->to_text()));
+  Round round;
+  {
+    const std::lock_guard lock(mutex_);
+    round = present_;
   }
-  const auto done = store.list(key(round, "done/"));
+  if (round.members.empty()) return;
+  std::optional<Failure> failure;
+  if (const auto text = store.get(key(round.number, "failure"))) failure = Failure::parse(*text);
+  const std::set<int> alive = numbers_under(store, "alive/");
+  for (const int node : round.members) {
+    if (failure || alive.contains(node)) continue;
+    failure = Failure{
+        .node = node,
+        .exit_code = static_cast<int>(ExitCode::kCommunication),
+        .how = fmt::format("its agent has ended, or has been silent for {} s", kLease.count())};
+    failure =
+        Failure::parse(store.compare_set(key(round.number, "failure"), "", failure->to_text()));
+  }
+  const auto done = store.list(key(round.number, "done/"));
   const std::lock_guard lock(mutex_);
-  if (round != round_) return;  // the agent has moved on while we looked
+  if (round.number != present_.number) return;  // the agent has moved on while we looked
   if (failure && !remote_failure_) remote_failure_ = failure;
-  if (static_cast<int>(done.size()) == options_.num_nodes) all_done_ = true;
+  if (done.size() == round.members.size()) all_done_ = true;
 }
 
 void Nodes::watch() {
@@ -240,8 +340,9 @@ void Nodes::watch() {
     try {
       // Its own connection: the agent's thread may be waiting in a barrier on the other.
       if (!store) store = std::make_unique<Store>(store_->address(), secret_, Timeout(5));
-      watch_once(*store, round_);
+      watch_once(*store);
     } catch (const std::exception& error) {
+      cut_off_ = true;
       if (!all_done_) {
         const std::lock_guard lock(mutex_);
         if (!remote_failure_) {

@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tutti/launch/agent.h"
 #include "tutti/launch/store.h"
@@ -28,15 +30,28 @@ struct Failure {
   static Failure parse(const std::string& text);
 };
 
+// One start of all ranks: by which nodes.
+struct Round {
+  int number = 0;
+  std::vector<int> members;  // node ranks, ascending. Empty: the run is over
+  int place = 0;             // of this node among them
+  std::vector<int> lost;     // members of the round before that are gone
+  Address master;            // MASTER_ADDR and MASTER_PORT of the ranks
+};
+
 class Nodes {
  public:
   // Node 0 serves; the others connect. `stopped` is asked while waiting. Throws CommError.
   Nodes(const AgentOptions& options, std::function<bool()> stopped);
   ~Nodes();
 
-  // Waits until every node is ready for this round and returns MASTER_ADDR and MASTER_PORT for its
-  // ranks. Names the missing nodes every 30 s. Empty when stopped.
-  std::optional<Address> begin_round(int round);
+  // Waits until every node is ready for round `number`, or, where the run may go on with fewer, until
+  // those that are not are known to be lost. Node 0 decides who belongs to it; a node that came too
+  // late waits for a later one. Names the missing nodes every 30 s. `only_if_lost`: begin only because
+  // a node is lost; else the run is over. Empty when stopped. Throws CommError.
+  std::optional<Round> begin_round(int number, bool only_if_lost);
+  // The round that this node can be part of: not 0 when the run has begun without it.
+  int first_round();
   // The first failure of the round, over all nodes, becomes everybody's. Never throws.
   Failure report(int round, const Failure& failure) noexcept;
   void report_done(int round);
@@ -54,8 +69,15 @@ class Nodes {
   void serve();
   void connect();
   void watch();
-  void watch_once(Store& store, int round);
-  std::string key(int round, const std::string& name) const;
+  void watch_once(Store& store);
+  int min_nodes() const { return options_.min_nodes > 0 ? options_.min_nodes : options_.num_nodes; }
+  // Node 0: who is there for the round. Empty when stopped.
+  std::vector<int> gather(int number);
+  void publish_round(int number, const std::vector<int>& members);
+  // What node 0 has published, as a Round without master. Empty when stopped.
+  std::optional<Round> published(int number);
+  void check_nproc(const Round& round);
+  static std::string key(int round, const std::string& name);
 
   // Constant after construction.
   const AgentOptions& options_;
@@ -65,12 +87,14 @@ class Nodes {
   std::unique_ptr<Store> store_;         // for the agent's thread
 
   UniqueFd reserved_port_;  // node 0: bound, not listening, so that nobody else gets it
-  std::atomic<int> round_{-1};
   std::atomic<bool> all_done_{false};
+  std::atomic<bool> cut_off_{false};  // node 0's store does not answer
   std::atomic<bool> stopping_{false};
   mutable std::mutex mutex_;
-  std::optional<Failure> remote_failure_;  // guarded by mutex_
-  std::thread watcher_;                    // several nodes only
+  // Guarded by mutex_.
+  std::optional<Failure> remote_failure_;
+  Round present_;
+  std::thread watcher_;  // several nodes only
 };
 
 }  // namespace tutti::launch

@@ -159,6 +159,7 @@ RankContext from_tutti(const Environment& environment) {
   rank.local_world_size = variables.number("LOCAL_WORLD_SIZE");
   rank.node_rank = variables.number("NODE_RANK");
   rank.num_nodes = variables.number("TUTTI_NUM_NODES");
+  rank.max_nodes = variables.optional_number("TUTTI_MAX_NODES").value_or(0);
   rank.restart_count = variables.number("TUTTI_RESTART_COUNT");
   rank.run_id = variables.text("TUTTI_RUN_ID");
   rank.store_address = variables.text("TUTTI_STORE");
@@ -374,7 +375,10 @@ Detection detect(const Environment& environment, const LaunchRequest& request) {
     throw ConfigError(
         fmt::format("{} says rank {} of {}", rank.found_by, rank.rank, rank.world_size));
   }
-  internal::check_world(request, rank);
+  LaunchRequest wanted = request;
+  // The config says how many nodes there are at best.
+  if (rank.max_nodes > 0 && wanted.num_nodes == rank.max_nodes) wanted.num_nodes = rank.num_nodes;
+  internal::check_world(wanted, rank);
   internal::assign_device(request, rank);
   return found;
 }

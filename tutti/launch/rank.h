@@ -32,6 +32,7 @@ struct RankContext {
   int local_world_size = 1;
   int node_rank = 0;
   int num_nodes = 1;
+  int max_nodes = 0;             // of a run that goes on when nodes are lost: those it began with
   int device_index = -1;         // the GPU to use among those visible; -1: CPU
   std::string host;              // this machine's name
   std::string found_by;          // "srun", "torchrun", "tutti launch", "single process", ...

@@ -89,6 +89,8 @@ class StoreServer::Impl final : public FrameServer::Handler {
       std::erase_if(barrier.members, [&](const auto& m) { return m.second.from == connection; });
     }
     std::erase_if(barriers_, [](const auto& b) { return b.second.members.empty(); });
+    std::erase_if(entries_,
+                  [&](const auto& e) { return e.second.expires && e.second.set_by == connection; });
   }
 
   Deadline tick() override {
@@ -119,7 +121,8 @@ class StoreServer::Impl final : public FrameServer::Handler {
  private:
   struct Entry {
     std::string value;
-    std::optional<TimePoint> expires;
+    std::optional<TimePoint> expires;  // a lease: its end,
+    Connection set_by = 0;             // and whose it is
   };
   struct Waiter {
     Connection from = 0;
@@ -136,7 +139,8 @@ class StoreServer::Impl final : public FrameServer::Handler {
     server_.send(to, {type, id, std::move(body)});
   }
 
-  void store(const std::string& key, std::string value, std::optional<TimePoint> expires = {}) {
+  void store(const std::string& key, std::string value, std::optional<TimePoint> expires = {},
+             Connection set_by = 0) {
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       if (it->key == key) {
         reply(it->from, it->id, kOk, value);
@@ -145,14 +149,15 @@ class StoreServer::Impl final : public FrameServer::Handler {
         ++it;
       }
     }
-    entries_[key] = {std::move(value), expires};
+    entries_[key] = {std::move(value), expires, set_by};
   }
 
   void on_set(Connection from, std::uint64_t id, Parser& parser) {
     const std::string key = parser.text();
     std::string value = parser.text();
     const double lease = parser.get<double>();
-    store(key, std::move(value), lease > 0 ? std::optional(from_seconds(lease)) : std::nullopt);
+    store(key, std::move(value), lease > 0 ? std::optional(from_seconds(lease)) : std::nullopt,
+          from);
     reply(from, id, kOk);
   }
 

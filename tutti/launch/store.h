@@ -52,7 +52,8 @@ class Store {
   // Tries until somebody answers or `timeout` is over; a server that refuses us ends the trying.
   Store(Address address, std::string secret, Timeout timeout);
 
-  // With a lease the key vanishes unless it is set again in time: a sign of life.
+  // With a lease the key vanishes unless it is set again in time, and at once when the connection that
+  // set it ends: a sign of life.
   void set(const std::string& key, const std::string& value, Timeout lease = Timeout(0));
   std::optional<std::string> get(const std::string& key);
   // Blocks until the key exists.

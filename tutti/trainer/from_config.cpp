@@ -246,10 +246,6 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
     plan.fsdp = fsdp_options(plan.strategy, plan.loop, plan.loop.strategy, problems);
   const std::string resume = root["fit"]["ckpt_path"].value_or<std::string>("last");
   plan.loop.resume = resume == "last" ? "auto" : resume;
-  if (resume == "best")
-    problems.add(root["fit"]["ckpt_path"],
-                 "got best, but only weights are kept of the best: training goes on from the last",
-                 "remove it, or name a folder: exp/.../checkpoints/step-00001200");
 
   const auto optimizers = parse_optimizers(root, catalogue, problems);
   problems.throw_if_any();

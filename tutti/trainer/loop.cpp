@@ -397,7 +397,14 @@ namespace {
 class LookedAt {
  public:
   explicit LookedAt(FitInputs& inputs) : signals_(inputs.signals) {
-    if (signals_) signals_->started([&control = inputs.control] { control.request_stop(); });
+    if (!signals_) return;
+    const bool saves = !inputs.settings.checkpoint_folder.empty();
+    signals_->started([&control = inputs.control, signals = signals_, saves] {
+      if (control.rank() == 0)  // at once, whatever is going on
+        log::info("{}: stopping{}", signal_name(signals->received()),
+                  saves ? "; one checkpoint is saved first" : "");
+      control.request_stop();
+    });
   }
   ~LookedAt() {
     if (signals_) signals_->ended();

@@ -60,19 +60,28 @@ void mark_parts(const Placements& placements, Checkpoint& checkpoint) {
 // there when arrived() returns.
 class Snapshot {
  public:
-  TensorMap of(const TensorMap& tensors) {
+  // `used`: of a snapshot that nobody needs any more, by the same names. Tensors that still fit are
+  // written over: the pages of new ones would have to be made first.
+  TensorMap of(const TensorMap& tensors, const TensorMap& used) {
     TensorMap out;
     for (const auto& [name, tensor] : tensors) {
       const at::Tensor from = tensor.detach();
-      if (from.device().is_cpu()) {
-        out[name] = from.clone(at::MemoryFormat::Contiguous);
-        continue;
-      }
-      device_ = from.device();
-      out[name] = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(true));
+      const bool on_gpu = !from.device().is_cpu();
+      if (on_gpu) device_ = from.device();
+      const auto old = used.find(name);
+      if (old != used.end() && fits(old->second, from))
+        out[name] = old->second;
+      else
+        out[name] = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(on_gpu));
       out[name].copy_(from, /*non_blocking=*/true);
     }
     return out;
+  }
+  static bool fits(const at::Tensor& old, const at::Tensor& from) {
+    // A callback may have put a tensor of its own there.
+    const bool nobody_elses = old.use_count() == 1 && old.storage().use_count() == 1;
+    return nobody_elses && old.device().is_cpu() && old.is_contiguous() &&
+           old.sizes() == from.sizes() && old.scalar_type() == from.scalar_type();
   }
   void arrived() const {
     if (device_) SideStream::synchronize(SideStream(*device_).run([] {}));
@@ -94,13 +103,20 @@ std::filesystem::path named_checkpoint(const std::filesystem::path& path) {
 }
 
 // Where to go on from: this run's own newest checkpoint if it has one (a job that was requeued must
-// not lose what it did), else the one that was asked for. Empty: nowhere. Rank 0 checks for all.
+// not lose what it did), else the one that was asked for; or its own best. Empty: nowhere. Rank 0
+// checks for all.
 std::string choose_checkpoint(Run& run) {
   const LoopSettings& settings = run.settings;
   std::string chosen;
   if (run.is_main()) {
     const bool named = settings.resume != "auto" && settings.resume != "never";
-    if (const auto own = CheckpointStore::newest_folder(settings.checkpoint_folder)) {
+    if (settings.resume == "best") {
+      const auto& criteria = run.in.criteria;
+      chosen = CheckpointStore::best_folder(
+                   settings.checkpoint_folder,
+                   criteria.empty() ? std::nullopt : std::optional(criteria.front()))
+                   .string();
+    } else if (const auto own = CheckpointStore::newest_folder(settings.checkpoint_folder)) {
       chosen = own->string();
       if (named) log::info("fit.ckpt_path is passed over: this run has checkpoints of its own");
     } else if (named) {
@@ -238,12 +254,14 @@ void save(Run& run, bool epoch_over) {
 
   Checkpoint checkpoint;
   Snapshot snapshot;
-  checkpoint.model = snapshot.of(model_tensors(run));
+  const Checkpoint used = run.store->take_back();
+  checkpoint.model = snapshot.of(model_tensors(run), used.model);
   Json optimizers = Json::object();
   for (const OptimizerSlot& slot : run.optimizers) {
     const std::string name = slot.name.empty() ? "optimizer" : slot.name;
-    for (const auto& [key, tensor] : snapshot.of(slot.optimizer->state()))
-      checkpoint.optimizer[name + "/" + key] = tensor;
+    TensorMap state;
+    for (const auto& [key, tensor] : slot.optimizer->state()) state[name + "/" + key] = tensor;
+    checkpoint.optimizer.merge(snapshot.of(state, used.optimizer));
     optimizers[name] = {{"schedule", slot.optimizer->schedule_state()}};
   }
   for (std::size_t rank = 0; rank < random_states.size(); ++rank)
@@ -323,6 +341,9 @@ bool restore(Run& run) {
     restore_random_state(run, bytes_of(random->second));
   for (Callback* callback : run.in.callbacks) callback->load(checkpoint);
   if (run.is_main()) {
+    // Not before: what does not fit leaves everything as it was.
+    if (run.settings.resume == "best")
+      CheckpointStore::set_aside_after(run.settings.checkpoint_folder, run.step);
     log::info("resumed from {}: epoch {}, batch {}, step {}", shown_path(found->folder), run.epoch,
               run.batch, run.step);
     tell_about_batch(run, old_world, t.value("accumulate", 1));

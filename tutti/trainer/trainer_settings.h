@@ -95,7 +95,7 @@ struct LoopSettings {
   std::uint64_t seed = 0;
   std::string device = "cpu";               // "cuda:0"
   std::filesystem::path checkpoint_folder;  // empty: no checkpoints
-  std::string resume = "auto";              // auto: the newest there; never; or a folder
+  std::string resume = "auto";              // auto: the newest there; best; never; or a folder
   int max_out_of_memory_steps = 10;         // in a row
 };
 config::Schema<LoopSettings> trainer_schema();

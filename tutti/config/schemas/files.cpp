@@ -55,7 +55,8 @@ Schema<TrainingFile> training_schema() {
   s.field("parallel", &S::parallel, kParallelDoc);
   s.field("dataloader", &S::dataloader, "how batches are made");
   s.field("trainer", &S::trainer, "one model, many ranks");
-  s.field("fit", &S::fit, "{ckpt_path: last | FOLDER | FILE.ckpt | never}: where to go on from");
+  s.field("fit", &S::fit,
+          "{ckpt_path: last | best | FOLDER | FILE.ckpt | never}: where to go on from");
   s.field("stage_log_mode", &S::stage_log_mode, "who writes train.log",
           {.one_of = {"rank0", "per_rank"}});
   s.refused("stage_log_dirs", {}, "remove it: each stage logs into logs/ of its folder");

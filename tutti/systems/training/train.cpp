@@ -47,6 +47,11 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
       context.training["dataloader"],
       data::RankCount{rank.num_nodes, rank.world_size / rank.num_nodes}, problems);
   problems.throw_if_any();
+  if (rank.max_nodes > 0 && settings.train.plan.sharding)
+    throw ConfigError(
+        "dataloader.train.total_shards: shards belong to a fixed number of ranks, but tutti launch "
+        "--nnodes MIN:MAX may go on with fewer",
+        "remove total_shards and dist_world_size, or start it with --nnodes MAX");
   const bool has_features = context.training["model"]["input_size"].value_or(0) > 0;
   const auto open = [&](const char* split, data::ModeSettings mode) {
     mode.plan.seed = seed;
@@ -109,10 +114,10 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   meeting.run_folder = exp_dir;
   meeting.must_agree = {{"config", config::to_json(context.training).dump()}};
   trainer::World world = trainer::join_world(rank, meeting);
+  const bool restarted = std::max(rank.restart_count, restart_count()) > 0;
   on_rank_zero(*world.control, [&] {
     if (outline.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
-    experiment = std::make_unique<Experiment>(context, outline.loop,
-                                              std::max(rank.restart_count, restart_count()) > 0);
+    experiment = std::make_unique<Experiment>(context, outline.loop, restarted);
   });
   // Equal weights on all ranks; the loop makes dropout differ.
   torch::manual_seed(outline.loop.seed);
@@ -130,7 +135,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
                                                 .device = device,
                                                 .rank = rank.rank,
                                                 .catalogue = context.catalogue.get()});
-  if (plan.loop.resume == "never") plan.loop.resume = "auto";  // an earlier run was moved away
+  const std::string& from = plan.loop.resume;
+  // An earlier run was moved away; a job that comes back has gone back to the best already.
+  if (from == "never" || (from == "best" && restarted)) plan.loop.resume = "auto";
   const auto strategy = plan.make_strategy(world);
   trainer::FitInputs inputs{.model = *model,
                             .train = *sources.train,

@@ -57,6 +57,43 @@ void link_or_copy(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+// Members of Impl have these types, so they are not in the anonymous namespace.
+struct BestEntry {
+  std::string file;
+  double value = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+};
+using BestLists = std::map<std::string, std::vector<BestEntry>>;  // by list_name()
+
+namespace {
+
+BestLists read_best(const fs::path& folder) {
+  BestLists best;
+  const fs::path path = folder / "best.json";
+  if (!fs::exists(path)) return best;
+  const Json json = parse_json(read_file(path), path.string());
+  for (const auto& [name, list] : json.items())
+    for (const Json& e : list) {
+      BestEntry entry{e.at("file"), e.at("value"), e.at("epoch"), e.at("step")};
+      if (fs::exists(folder / entry.file)) best[name].push_back(std::move(entry));
+    }
+  return best;
+}
+
+void write_best(const fs::path& folder, const BestLists& best) {
+  Json json = Json::object();
+  for (const auto& [name, list] : best) {
+    json[name] = Json::array();
+    for (const BestEntry& e : list)
+      json[name].push_back(
+          {{"file", e.file}, {"value", e.value}, {"epoch", e.epoch}, {"step", e.step}});
+  }
+  write_file_atomic(folder / "best.json", json.dump(1) + "\n");
+}
+
+}  // namespace
+
 std::string metric_file_name(const std::string& metric) {
   std::string name = metric;
   std::replace(name.begin(), name.end(), '/', '.');
@@ -70,7 +107,7 @@ class CheckpointStore::Impl {
     make_folders(folder_);
     if (options_.rank == 0) {
       remove_leftovers();
-      load_best();
+      best_ = read_best(folder_);
     }
     writer_ = std::thread([this] { write_loop(); });
   }
@@ -93,6 +130,11 @@ class CheckpointStore::Impl {
     throw_error();
     job_ = std::make_unique<Job>(Job{std::move(snapshot), std::move(info), std::move(shared)});
     changed_.notify_all();
+  }
+
+  Checkpoint take_back() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(written_, {});
   }
 
   void flush() {
@@ -160,12 +202,6 @@ class CheckpointStore::Impl {
     SaveInfo info;
     std::optional<SharedSave> shared;
   };
-  struct BestEntry {
-    std::string file;
-    double value = 0;
-    std::int64_t epoch = 0;
-    std::int64_t step = 0;
-  };
 
   // REQUIRES: mutex_ held.
   void throw_error() {
@@ -190,6 +226,7 @@ class CheckpointStore::Impl {
         log::error("checkpoint of step {}: {}", job.info.step, error);
       }
       lock.lock();
+      written_ = std::move(job_->snapshot);
       job_.reset();
       error_ = error;
       changed_.notify_all();
@@ -212,11 +249,25 @@ class CheckpointStore::Impl {
           folder_ / name / "model.safetensors",
           folder_ / fmt::format("epoch{}_step{}.safetensors", job.info.epoch, job.info.step));
     for (std::size_t i = 0; i < options_.criteria.size(); ++i) keep_best(i, job.info, name);
-    if (!job.info.metrics.empty()) write_best();
+    if (!job.info.metrics.empty()) write_best(folder_, best_);
+    const std::string best = best_step_folder();
+    if (!best.empty() && fs::exists(folder_ / best))
+      replace_link(folder_ / "best", best);
+    else
+      fs::remove(folder_ / "best");
     auto folders = step_folders(folder_);
     for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
          i < folders.size(); ++i)
-      fs::remove_all(folders[i]);
+      if (folders[i].filename() != best) fs::remove_all(folders[i]);
+  }
+
+  // Whole, so that training can go back to it. Empty: there is none.
+  std::string best_step_folder() const {
+    if (options_.criteria.empty()) return "";
+    const auto found = best_.find(list_name(0));
+    return found == best_.end() || found->second.empty()
+               ? ""
+               : step_folder_name(found->second.front().step);
   }
 
   bool given_up() {
@@ -279,28 +330,6 @@ class CheckpointStore::Impl {
     }
   }
 
-  void write_best() {
-    Json json = Json::object();
-    for (const auto& [name, list] : best_) {
-      json[name] = Json::array();
-      for (const BestEntry& e : list)
-        json[name].push_back(
-            {{"file", e.file}, {"value", e.value}, {"epoch", e.epoch}, {"step", e.step}});
-    }
-    write_file_atomic(folder_ / "best.json", json.dump(1) + "\n");
-  }
-
-  void load_best() {
-    const fs::path path = folder_ / "best.json";
-    if (!fs::exists(path)) return;
-    const Json json = parse_json(read_file(path), path.string());
-    for (const auto& [name, list] : json.items())
-      for (const Json& e : list) {
-        BestEntry entry{e.at("file"), e.at("value"), e.at("epoch"), e.at("step")};
-        if (fs::exists(folder_ / entry.file)) best_[name].push_back(std::move(entry));
-      }
-  }
-
   const fs::path folder_;
   const Options options_;
   std::atomic<double> waited_{0};
@@ -308,11 +337,12 @@ class CheckpointStore::Impl {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<Job> job_;  // being written
+  Checkpoint written_;        // its tensors may be used again
   std::string error_;
   bool stopping_ = false;
 
   // Touched by the writer thread, and by others only after flush().
-  std::map<std::string, std::vector<BestEntry>> best_;  // by list_name()
+  BestLists best_;
   std::thread writer_;
 };
 
@@ -323,6 +353,7 @@ void CheckpointStore::save(Checkpoint snapshot, SaveInfo info, std::optional<Sha
   impl_->save(std::move(snapshot), std::move(info), std::move(shared));
 }
 void CheckpointStore::flush() { impl_->flush(); }
+Checkpoint CheckpointStore::take_back() { return impl_->take_back(); }
 std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }
 std::vector<fs::path> CheckpointStore::best(const std::string& list) const {
   return impl_->best(list);
@@ -331,6 +362,55 @@ std::optional<BestFile> CheckpointStore::top(const Criterion& criterion) const {
   return impl_->top(criterion);
 }
 double CheckpointStore::seconds_waited() const { return impl_->seconds_waited(); }
+
+fs::path CheckpointStore::best_folder(const fs::path& folder,
+                                      const std::optional<Criterion>& criterion) {
+  if (!criterion)
+    throw ConfigError("fit.ckpt_path: got best, but nothing says what is best",
+                      "set best_model_criterion: [[valid/loss, 3, min]]");
+  const BestLists best = read_best(folder);
+  const auto list = best.find(criterion->metric);
+  if (list == best.end() || list->second.empty())
+    throw ConfigError(fmt::format("fit.ckpt_path: got best, but {} holds nothing that was kept for "
+                                  "its {}",
+                                  folder.string(), criterion->metric),
+                      "leave it out until the first validation is made");
+  const fs::path found = folder / step_folder_name(list->second.front().step);
+  if (!fs::exists(found))
+    throw ConfigError(
+        fmt::format("fit.ckpt_path: got best, which is step {} by {}, but only its "
+                    "weights are there",
+                    list->second.front().step, criterion->metric),
+        "begin a run with them: init_param: " + (folder / list->second.front().file).string());
+  check_checkpoint(found);
+  return found;
+}
+
+void CheckpointStore::set_aside_after(const fs::path& folder, std::int64_t step) {
+  std::vector<fs::path> later;
+  const std::string name = step_folder_name(step);
+  for (const fs::path& candidate : step_folders(folder)) {
+    if (candidate.filename() == name) break;  // newest first
+    later.push_back(candidate);
+  }
+  BestLists best = read_best(folder);
+  for (auto& [metric, list] : best)
+    std::erase_if(list, [&](const BestEntry& entry) {
+      if (entry.step <= step) return false;
+      if (std::find(later.begin(), later.end(), folder / entry.file) == later.end())
+        later.push_back(folder / entry.file);
+      return true;
+    });
+  if (later.empty()) return;
+  write_best(folder, best);
+  replace_link(folder / "last", name);
+  const fs::path aside = folder.string() + ".before";
+  fs::remove_all(aside);
+  make_folders(aside);
+  for (const fs::path& path : later) fs::rename(path, aside / path.filename());
+  log::info("{}: what came after step {} was moved to {}", folder.string(), step,
+            aside.filename().string());
+}
 
 bool CheckpointStore::has_any(const fs::path& folder) { return !step_folders(folder).empty(); }
 

@@ -5,7 +5,8 @@
 //   once store.flush();                                                          // throws what
 //   went wrong
 //
-// Layout: step-00001200/ (the newest `keep_last`), last -> step-00001200,
+// Layout: step-00001200/ (the newest `keep_last`, and the best of the first criterion), last and
+// best -> step-00001200,
 // epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights only; a hard link into
 // the step folder, so it costs nothing), best.json, epoch3_step1200.safetensors (asked for),
 // valid.loss.ave_5best.{pth,safetensors}.
@@ -75,6 +76,9 @@ class CheckpointStore {
   // `shared`: all ranks write this checkpoint together.
   void save(Checkpoint snapshot, SaveInfo info, std::optional<SharedSave> shared = std::nullopt);
   void flush();
+  // The tensors of a snapshot that has been written, for the next one: fresh memory costs more than the
+  // copy. Empty when none is free.
+  Checkpoint take_back();
 
   // The newest whole checkpoint. A damaged one is reported as a warning and passed over. Reads from
   // any process; the others need no store.
@@ -82,6 +86,14 @@ class CheckpointStore {
 
   // The same, checked but not read.
   static std::optional<std::filesystem::path> newest_folder(const std::filesystem::path& folder);
+
+  // The checkpoint of the best validation by `criterion`, the first of those the run is given; checked
+  // as above. Throws ConfigError if there is none.
+  static std::filesystem::path best_folder(const std::filesystem::path& folder,
+                                           const std::optional<Criterion>& criterion);
+  // Going back to an earlier step: what was saved after it, and weights kept of later steps, move to
+  // FOLDER.before.
+  static void set_aside_after(const std::filesystem::path& folder, std::int64_t step);
 
   // Whether a run has saved anything there, whole or not.
   static bool has_any(const std::filesystem::path& folder);
