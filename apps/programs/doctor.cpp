@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "apps/arguments.h"
+#include "tutti/config/gpu_count.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
@@ -68,7 +69,7 @@ int run_program(int argc, char** argv) {
       {.level = json || quiet ? log::Level::kWarning : log::Level::kInfo, .stage = "doctor"});
   launch::LaunchRequest request;
   request.accelerator = cpu_ranks > 0 ? "cpu" : "gpu";
-  request.num_gpus = cpu_ranks > 0 ? 0 : launch::count_visible_gpus(launch::current_environment());
+  request.num_gpus = cpu_ranks > 0 ? 0 : config::count_visible_gpus();
   request.devices = cpu_ranks > 0 ? cpu_ranks : request.num_gpus;
   if (cpu_ranks == 0 && !torch::cuda::is_available())
     throw ConfigError("GPUs are visible, but this tutti's libtorch cannot use them",
