@@ -38,7 +38,6 @@ def wait_all(processes, deadline):
 def attempt(run, number, plan, luck, did):
     """One start, disturbed as planned; returns the exit codes."""
     processes = run.start(number)
-    deadline = run.began + run.attempt_seconds
     while plan and any(p.poll() is None for p in processes):
         end = time.monotonic() + luck.uniform(0.1, 1.2)
         while time.monotonic() < end and any(p.poll() is None for p in processes):
@@ -65,10 +64,13 @@ def attempt(run, number, plan, luck, did):
             plan.append(plan.pop(0))
             if luck.random() < 0.2:
                 plan.pop()
-    codes = wait_all(processes, deadline)
-    if any(code is None for code in codes):
-        raise Failure(f"hangs for {run.attempt_seconds} s; {describe(machine.processes(run.folder))}")
-    return codes
+    progress = None
+    while progress != (now := run.progress()):
+        progress = now
+        codes = wait_all(processes, time.monotonic() + run.patience)
+        if all(code is not None for code in codes):
+            return codes
+    raise Failure(f"hangs for {run.patience} s; {describe(machine.processes(run.folder))}")
 
 
 def describe(pids):
@@ -176,7 +178,7 @@ class Campaign:
                 time.sleep(0.2)
         finally:
             self.stop = True
-            for folder in (entry.path for entry in os.scandir(self.work) if entry.is_dir()):
+            for folder in (entry.path for entry in os.scandir(self.work) if entry.name[0].isdigit()):
                 machine.end_all(folder)
             for bed in self.beds.values():
                 if not bed.down():
@@ -193,7 +195,9 @@ class Campaign:
             if self.single:
                 name, _, own = self.single.rpartition(":")
             else:
-                name, own = self.luck.choice(free or sorted(self.kinds)), self.luck.randrange(1 << 30)
+                names = free or sorted(self.kinds)
+                name = self.luck.choices(names, [self.kinds[name].weight for name in names])[0]
+                own = self.luck.randrange(1 << 30)
             bed = self.bed_of(name)
         if bed:
             bed.in_use.acquire()

@@ -13,7 +13,8 @@ MACHINE = ["clock jump", "slow fsync"]
 
 class Run:
     kinds = []  # evil things that make sense here
-    attempt_seconds = 180
+    patience = 180  # seconds without any progress, after which it hangs
+    weight = 4  # how often it is drawn, compared with others: less where a run takes minutes
     leave_seconds = 20  # until all its processes are gone
     alone = False  # nobody ends what stands still
     bed = None  # class of the bed it needs
@@ -70,11 +71,22 @@ class Run:
         return env
 
     def start(self, number):
-        self.began, self.started = time.monotonic(), time.time()
+        self.started = time.time()
         self.log = os.path.join(self.folder, f"attempt-{number}.log")
         with open(self.log, "ab") as log:
             return [subprocess.Popen(argv, cwd=self.folder, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                     for argv in self.commands()]
+
+    def progress(self):
+        """Changes while the run gets on, however slow the machine is. Sizes, not times: heartbeats are no progress."""
+        seen = []
+        for at, _, names in os.walk(self.folder):
+            for path in (os.path.join(at, name) for name in names):
+                try:
+                    seen.append((path, os.stat(path).st_size))
+                except OSError:  # removed while we looked
+                    pass
+        return sorted(seen)
 
     def later(self, seconds, what):
         timer = threading.Timer(seconds, what)
@@ -222,7 +234,7 @@ class Slurm(Scheduled):
     """A real Slurm of three nodes, whose daemons are killed, stopped and started again."""
     bed = beds.Slurm
     leave_seconds = 60
-    attempt_seconds = 400  # Slurm lets what it has put back into the queue wait for minutes
+    patience = 400  # Slurm lets what it has put back into the queue wait for minutes
     parallel = "env: slurm, " + Scheduled.options
     daemons = ["kill -9 slurmd", "SIGSTOP slurmd", "kill -9 slurmctld", "SIGSTOP slurmctld", "node powered off", "odd scheduler"]
 
@@ -271,6 +283,7 @@ class MapSsh(Map):
 
 class Train(Run):
     strategy = "ddp"
+    weight = 2
     kinds = ["kill -9 rank", "SIGSTOP rank", "kill -9 agent", "SIGSTOP agent"] + DAMAGE + MACHINE
     restarts = "0"
 
@@ -331,7 +344,8 @@ class TwoHosts(Train):
 class Recipe(Run):
     """A whole small recipe: tokenizer, statistics, training with two ranks, decoding with two workers, scores."""
     kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "kill -9 rank", "SIGSTOP rank"] + MACHINE
-    attempt_seconds = 400
+    patience = 400
+    weight = 1
     archive = os.path.join(os.path.dirname(ROOT), "shared/data/mini_an4.tar.gz")
     exp = "exp/training_asr_transformer/"
 
