@@ -80,6 +80,18 @@ TEST_F(RecipePlugin, ItsRunnerDoesTheItemsOfInferOnWorkers) {
             "item0 0 frames\nitem1 1 frames\nitem2 4 frames\n");
 }
 
+TEST_F(RecipePlugin, OnesOnTheCommandLineAreRefusedNotIgnored) {
+  const std::string config = write("training.yaml", "exp_tag: a\n");
+  for (const auto& words : {std::vector<std::string>{"config", "check", config},
+                            {"run", "--stages", "train", "--training_config", config}}) {
+    std::vector<std::string> command = words;
+    command.push_back("+plugins=[libother.so]");
+    const CommandResult result = run(command);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr("name them in a file"));
+  }
+}
+
 TEST_F(RecipePlugin, ALibraryThatIsNotThereIsAConfigError) {
   write_file_atomic(folder_.path() / "t.yaml", "plugins: [libnowhere.so]\n");
   const CommandResult result =

@@ -136,6 +136,11 @@ void fail_unknown(const ConfigFiles& file, const Addressed& change, const Proble
 void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
                const FileChecker& checker, const Resolvers& resolvers, Problems& problems) {
   const Addressed change = parse_address(text);
+  if (covers("plugins", change.path)) {  // they decide what the command line may say
+    problems.add({command_line_mark(), text, "plugins are loaded before the command line is read",
+                  "name them in a file; a second one may hold nothing else"});
+    return;
+  }
   std::vector<ConfigFiles*> candidates;
   for (ConfigFiles* file : files)
     if (!change.kind || file->kind == change.kind) candidates.push_back(file);
