@@ -55,9 +55,10 @@ int run_cancel(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   app.footer(example("tutti cancel exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  refuse_if_hidden(folder, "cancel");
   Json state = folder_state(folder);
-  // "died" too: what never came to work may still lie in the scheduler's hands.
-  if (state.contains("async") && (!is_over(state) || state.value("state", "") == "died")) {
+  // Also one that is over: jobs that never came to work may still lie in the scheduler's hands.
+  if (state.contains("async")) {
     parallel::cancel_async(std::filesystem::absolute(folder), now);
     if (!quiet)
       std::printf("%s: %s\n", folder.c_str(), folder_state(folder).value("state", "?").c_str());

@@ -11,6 +11,7 @@
 #include <future>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -218,6 +219,10 @@ EnvState look_at(const Scheduler& scheduler) {
   if (find_program(scheduler.submit).empty())
     return {fmt::format("needs `{}` on PATH", scheduler.submit), {}};
   if (scheduler.question.empty()) return {};
+  // Both have commands of these names.
+  if (std::string_view(scheduler.env) == "pbs" && find_program("pbsnodes").empty() &&
+      !find_program("qconf").empty())
+    return {"`qsub` here is Grid Engine's: use env: sge", {}};
   if (find_program(scheduler.question[0]).empty())
     return {fmt::format("`{}` is here, but not {}'s `{}`", scheduler.submit, scheduler.name,
                         scheduler.question[0]),

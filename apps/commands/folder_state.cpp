@@ -1,5 +1,8 @@
 #include "apps/commands/folder_state.h"
 
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +47,11 @@ void add_async(const std::filesystem::path& folder, bool ask_scheduler, parallel
          {"reason", job.reason}});
 }
 
+// The owner's lock, items and keys are not for others to read.
+bool is_hidden(const std::filesystem::path& folder) {
+  return ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
+}
+
 Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWatch* watch,
               bool count) {
   const Json manifest = parallel::read_manifest(folder);
@@ -55,9 +63,8 @@ Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWat
   Json state;
   // A manifest that says "running" without a living driver was left by a kill -9.
   const std::string written = manifest.value("state", "?");
-  // The owner's lock is not for others to read: they can only repeat what is written.
-  const bool hidden = ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
-  state["state"] = written == "running" && !holder.alive && !hidden ? "died" : written;
+  // Others can only repeat what is written.
+  state["state"] = written == "running" && !holder.alive && !is_hidden(folder) ? "died" : written;
   if (count) {
     const auto counts = parallel::count_items(folder);
     state["items"] = counts.total;
@@ -84,6 +91,16 @@ Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
 
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch) {
   return state_of(folder, true, &watch, false);
+}
+
+void refuse_if_hidden(const std::filesystem::path& folder, const std::string& verb) {
+  struct stat info {};
+  if (!is_hidden(folder) || ::stat(folder.c_str(), &info) != 0) return;
+  const passwd* owner = ::getpwuid(info.st_uid);
+  throw IoError(
+      fmt::format("{}: the run belongs to {}, and only its owner can {} it", folder.string(),
+                  owner != nullptr ? owner->pw_name : fmt::format("user {}", info.st_uid), verb),
+      "ask its owner; tutti status shows what is known to all");
 }
 
 bool is_over(const Json& state) {

@@ -37,6 +37,7 @@ int run_gather(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing");
   app.footer(example("tutti gather exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  refuse_if_hidden(folder, "gather");
   const Json state = folder_state(folder);
   // All done and nobody there to say so: the last worker was killed before the merge.
   if (state.contains("async") && state.value("state", "") != "done" && is_over(state) &&

@@ -92,6 +92,12 @@ int run_launch(int argc, char** argv) {
         "--run_folder), --node_rank 1, 2, ... on the others");
   }
   options.node_rank = node_rank.value_or(0);
+  if (const std::string& word = options.command[0];
+      options.command.size() == 1 && word.find_first_of(" \t|;&<>$") != std::string::npos &&
+      ::access(word.c_str(), X_OK) != 0)
+    throw ConfigError(
+        "launch: there is no program '" + word + "'",
+        "words without quotes: -- " + word + " , or a line for a shell: -- sh -c '" + word + "'");
   options.grace = launch::Timeout(grace_s);
   options.join_timeout = launch::Timeout(join_timeout_s);
   options.prefix_output = !no_prefix;

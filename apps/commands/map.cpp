@@ -1,4 +1,5 @@
 // tutti map: a command per item, on any backend.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -38,6 +39,7 @@ example:
   find . -name '*.wav' -print0 | tutti map -0 -- soxi -D {}
   tutti map --items 100 -- 'echo {} | sha1sum'
   tutti map --items wavs.txt --output_dir out -- ./features.sh {} {index}
+  tutti map --items more_wavs.txt --append --output_dir out -- ./features.sh {} {index}
   tutti map --config slurm.yaml parallel.n_workers=64 --items wavs.txt --output_dir out -- ./decode.sh {}
 
 Without --output_dir the outputs come to stdout in the order of the items and nothing is left behind.
@@ -56,6 +58,7 @@ struct MapArguments {
   std::vector<std::string> command;
   int jobs = 0;
   bool force = false;
+  bool append = false;
   bool async = false;
   bool quiet = false;
   bool json = false;
@@ -131,6 +134,20 @@ RunOptions run_options(const MapArguments& arguments, const MapItems& items) {
   return options;
 }
 
+// What the output folder holds is a run of the first of these items: its fingerprint. Else null.
+Json shorter_run(const std::filesystem::path& folder, const MapItems& items,
+                 const Json& fingerprint) {
+  const Json manifest = read_manifest(folder);
+  if (!manifest.is_object()) return nullptr;
+  const Json there = manifest.value("fingerprint", Json::object());
+  if (!there.contains("items") || !there["items"].is_object()) return nullptr;
+  const auto count = there["items"].value("count", std::uint64_t{0});
+  if (count >= items.size()) return nullptr;
+  Json shorter = fingerprint;
+  shorter["items"] = items.fingerprint_of_first(count);
+  return shorter == there ? shorter : Json();
+}
+
 int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& settings,
                       const MapItems& items) {
   Json fingerprint;
@@ -138,7 +155,20 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
     fingerprint["command"].push_back(bytes_to_json(word));
   fingerprint["items"] = items.fingerprint();
   const Indices indices = range(items.size());
-  RunFolder folder(arguments.output_dir, fingerprint, indices, {.resume = settings.resume});
+  const Json shorter =
+      settings.resume ? shorter_run(arguments.output_dir, items, fingerprint) : Json();
+  if (shorter.is_object()) {
+    const auto count = shorter["items"]["count"].get<std::uint64_t>();
+    if (!arguments.append)
+      throw ConfigError(
+          fmt::format("{} holds the results of another run: of the first {} of these {} items",
+                      arguments.output_dir, count, items.size()),
+          "--append keeps them and runs the rest; or use another folder, or --force to start over");
+    // Takes over what asynchronous workers have done.
+    const RunFolder old(arguments.output_dir, shorter, range(count), {});
+  }
+  RunFolder folder(arguments.output_dir, fingerprint, indices,
+                   {.resume = settings.resume, .grows_from = shorter});
   const std::filesystem::path items_file = items.write(folder.path());
   const RunOptions options = run_options(arguments, items);
   const JobSpec job = map_job(arguments, settings, items, items_file);
@@ -242,12 +272,17 @@ int run_map(int argc, char** argv) {
   app.add_option("--output_dir", arguments.output_dir,
                  "where results go; run again to resume (default: stdout)");
   app.add_flag("--force", arguments.force, "forget what the output folder holds and start over");
+  app.add_flag("--append", arguments.append,
+               "the list begins with that of the output folder: keep what is done, run the rest");
   app.add_flag("--async", arguments.async,
                "submit and leave; the workers write the results themselves");
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
   if (const auto code = parse_arguments(app, own)) return *code;
+  if (arguments.append && (arguments.force || arguments.output_dir.empty()))
+    throw ConfigError("map: --append goes on in an output folder",
+                      arguments.force ? "leave out --force" : "add --output_dir DIR");
   if (arguments.command.empty())
     throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
   const ParallelSettings settings = read_settings(arguments);

@@ -57,11 +57,11 @@ Json MapItems::name(std::uint64_t index) const {
   return numbers_ ? Json(std::to_string(index)) : bytes_to_json(items_.at(index));
 }
 
-Json MapItems::fingerprint() const {
+Json MapItems::fingerprint_of_first(std::uint64_t count) const {
   std::uint32_t crc = 0;
-  for (const std::string_view item : items_)
-    crc = crc32c(std::string_view("\n", 1), crc32c(item, crc));
-  return {{"count", count_}, {"crc32c", crc}};
+  for (std::uint64_t i = 0; i < count && !numbers_; ++i)
+    crc = crc32c(std::string_view("\n", 1), crc32c(items_.at(i), crc));
+  return {{"count", count}, {"crc32c", crc}};
 }
 
 Json MapItems::to_ship() const {

@@ -24,7 +24,9 @@ class MapItems {
   std::uint64_t size() const noexcept { return count_; }
   bool are_numbers() const noexcept { return numbers_; }
   Json name(std::uint64_t index) const;  // as results.jsonl has it
-  Json fingerprint() const;
+  Json fingerprint() const { return fingerprint_of_first(count_); }
+  // As if the list had ended there. REQUIRES: it is not shorter.
+  Json fingerprint_of_first(std::uint64_t count) const;
   // All of them, for hosts that may not see the run's folder; null when they are numbers, or more than
   // should travel with each job.
   Json to_ship() const;

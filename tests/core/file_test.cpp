@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "tutti/core/error.h"
+#include "tutti/core/program.h"
 
 namespace tutti {
 namespace {
@@ -26,6 +27,14 @@ TEST(WriteFileAtomic, ReplacesTheFileAndKeepsTheMode) {
   TempFolder folder;
   const fs::path path = folder.path() / "a.json";
   write_file_atomic(path, "old");
+  // Writers on hosts and in pods with equal pids keep apart.
+  write_file_atomic(path, [&](int) {
+    bool found = false;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      found = found || (is_temporary_name(entry.path()) &&
+                        entry.path().string().find(host_name()) != std::string::npos);
+    EXPECT_TRUE(found) << "the temporary name says no host";
+  });
   write_file_atomic(path, std::string_view("new\0bytes", 9), 0600);
   EXPECT_EQ(read_file(path), std::string("new\0bytes", 9));
   struct stat info {};

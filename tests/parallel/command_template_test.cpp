@@ -85,10 +85,44 @@ TEST(CommandTemplate, WhatCannotBeSafeIsRefusedWithAWayOut) {
       EXPECT_FALSE(error.fix().empty()) << line;
     }
   }
-  EXPECT_THROW(CommandTemplate({"ssh", "host", "cat", "{}"}, false), ConfigError);
-  // Numbers are safe anywhere.
-  EXPECT_EQ(run_command(CommandTemplate({"echo $(({} + 1))"}, true).for_item("41", 41)).out,
-            "42\n");
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"ssh", "host", "cat", "{}"},
+                                             {"timeout", "5", "ssh", "host", "cat", "{}"},
+                                             {"su", "me", "-c", "cat {}"},
+                                             {"su", "-", "me", "--command=cat {}"},
+                                             {"flock", "lock", "-c", "cat {}"},
+                                             {"script", "-qc", "cat {}", "/dev/null"},
+                                             {"watch", "-n1", "cat", "{}"},
+                                             {"su me -c 'cat {}'"},
+                                             {"flock lock -c \"cat {}\""},
+                                             {"script -qc 'cat {}' /dev/null"},
+                                             {"sudo -u me ssh host cat {}"}}) {
+    for (const bool numbers : {false, true}) {
+      try {
+        const CommandTemplate refused(words, numbers);
+        ADD_FAILURE() << join(words, " ") << " was taken";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("as a command")) << join(words, " ");
+        EXPECT_FALSE(error.fix().empty()) << join(words, " ");
+      }
+    }
+  }
+  // Not every word is a call.
+  EXPECT_EQ(output({"echo", "ssh", "{}"}, "x"), "ssh x\n");
+  EXPECT_EQ(output({"echo ssh {}"}, "x"), "ssh x\n");
+  EXPECT_EQ(output({"flock", "/dev/null", "echo", "{}"}, "$(x)"), "$(x)\n");
+}
+
+// A number is put in by the shell as any item is; it may be evaluated.
+TEST(CommandTemplate, NumbersMayBeEvaluatedAndAreNoShellTextEither) {
+  for (const char* line : {"echo $(({} + 1))", "echo $[{} + 1]", "let x={}+1; echo $x",
+                           "if [[ {} -eq 41 ]]; then echo 42; fi", "sh -c 'echo $(({} + 1))'"}) {
+    std::vector<std::string_view> variables;
+    EXPECT_EQ(with_references(line, variables, true).find("{}"), std::string::npos) << line;
+    EXPECT_EQ(run_command(CommandTemplate({"bash", "-c", line}, true).for_item("41", 41)).out,
+              "42\n")
+        << line;
+  }
 }
 
 // Where the variable does not come through, the command fails: `rm -r data/{}` must not lose its

@@ -140,6 +140,72 @@ TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
   EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"c\""));
 }
 
+TEST_F(Everyday, AppendKeepsWhatIsDoneAndRunsTheRest) {
+  const std::string command = " -- 'echo {} >>ran; echo {}'";
+  ASSERT_EQ(sh("tutti map --quiet -j 1 --output_dir out ::: a b" + command).exit_code, 0);
+  const auto refused = sh("tutti map --quiet --output_dir out ::: a b c" + command);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("the first 2 of these 3 items"));
+  EXPECT_THAT(refused.err, HasSubstr("--append"));
+  for (const char* other : {"::: a x c", "::: a", "::: b a c"})
+    EXPECT_EQ(
+        sh("tutti map --quiet --append --output_dir out " + std::string(other) + command).exit_code,
+        2)
+        << other;
+  const auto longer = sh("tutti map --quiet -j 1 --append --output_dir out ::: a b c d" + command);
+  EXPECT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_EQ(content("ran"), "a\nb\nc\nd\n");
+  EXPECT_EQ(num_lines("out/results.jsonl"), 4U);
+  // From now on it is the run of the longer list, with or without the word.
+  for (const char* word : {"", "--append "})
+    EXPECT_EQ(
+        sh("tutti map --quiet --output_dir out " + std::string(word) + "::: a b c d" + command)
+            .exit_code,
+        0);
+  EXPECT_EQ(num_lines("ran"), 4U);
+  // What asynchronous workers have done is kept too, and numbers are a list.
+  ASSERT_EQ(
+      sh("tutti map --quiet -j 1 --async --output_dir far --items 2" + command + "; tutti wait far")
+          .exit_code,
+      0);
+  EXPECT_EQ(sh("tutti map --quiet -j 1 --append --output_dir far --items 3" + command).exit_code,
+            0);
+  EXPECT_EQ(num_lines("far/results.jsonl"), 3U);
+  EXPECT_EQ(num_lines("ran"), 7U);
+  EXPECT_EQ(sh("tutti map --append ::: a" + command).exit_code, 2);
+}
+
+TEST_F(Everyday, ASecondSignalEndsADrainAtOnce) {
+  const auto r =
+      sh("tutti map -j 1 --output_dir out ::: a b -- 'touch began; sleep 1000' 2>said & "
+         "until [ -e began ]; do sleep 0.02; done; kill -TERM $!; "
+         "until grep -q stopping said; do sleep 0.02; done; kill -TERM $!; wait $!");
+  EXPECT_EQ(r.exit_code, 85) << content("said");
+}
+
+TEST_F(Everyday, WaitNamesTheItemsThatFailed) {
+  ASSERT_EQ(sh("tutti map --quiet +parallel.on_error=skip --output_dir out ::: a b c -- "
+               "'test {} = a || { echo broken {} >&2; exit 3; }'")
+                .exit_code,
+            7);
+  const auto waited = sh("tutti wait out");
+  EXPECT_EQ(waited.exit_code, 7);
+  EXPECT_THAT(waited.err, HasSubstr("item \"b\" failed: "));
+  EXPECT_THAT(waited.err, HasSubstr("item \"c\" failed: "));
+  EXPECT_THAT(waited.err, HasSubstr("reasons are in out/failed.jsonl"));
+  EXPECT_EQ(sh("tutti wait --quiet out").err, "");
+}
+
+TEST_F(Everyday, AShellLineForLaunchAndAForeignQsubAreToldApart) {
+  const auto launch = sh("tutti launch --nproc_per_node 1 -- 'echo hi'");
+  EXPECT_EQ(launch.exit_code, 2);
+  EXPECT_THAT(launch.err, HasSubstr("-- sh -c 'echo hi'"));
+  const auto doctor =
+      sh("mkdir bin; for p in qsub qstat qconf; do printf '#!/bin/sh\necho all.q\n' "
+         ">bin/$p; chmod 755 bin/$p; done; PATH=$PWD/bin:/usr/bin:/bin tutti doctor");
+  EXPECT_THAT(doctor.out, HasSubstr("`qsub` here is Grid Engine's: use env: sge"));
+}
+
 TEST_F(Everyday, FilesOfSomebodyElseAreNeitherReplacedNorRemoved) {
   for (const char* name : {"results.jsonl", "failed.jsonl", "large/corpus.bin", "journal/notes.txt",
                            "manifest.json", "status.json"}) {

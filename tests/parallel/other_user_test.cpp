@@ -174,6 +174,30 @@ TEST_P(OtherUser, AFolderMadeInAdvanceIsRefusedByTheDriver) {
   EXPECT_FALSE(ran());
 }
 
+TEST_P(OtherUser, WhoseRunItIsIsToldToThoseWhoCannotGatherOrCancelIt) {
+  Process driver = submit();
+  for (const char* verb : {"gather", "cancel"}) {
+    const auto result = as(other_, {kTutti, verb, out_.string()});
+    EXPECT_EQ(result.exit_code, 4) << verb << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr("the run belongs to user " + std::to_string(me_) +
+                                      ", and only its owner can " + verb + " it"));
+  }
+  EXPECT_EQ(as(other_, {kTutti, "status", out_.string()}).exit_code, 0);
+}
+
+TEST_P(OtherUser, BehindALinkOfAnotherUserNothingIsMade) {
+  const fs::path trap = project_ / "trap";
+  ASSERT_EQ(as(other_, {"ln", "-s", trap.string(), out_.string()}).exit_code, 0);
+  std::vector<std::string> words = {kTutti, "map", "--items", "3", "--output_dir", out_.string()};
+  if (GetParam()) words.emplace_back("--async");
+  words.insert(words.end(), {"--", "touch", (project_ / "ran").string()});
+  const auto result = as(me_, words);
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("symbolic link of another user"));
+  EXPECT_FALSE(ran());
+  EXPECT_FALSE(fs::exists(trap));
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, OtherUser, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Async" : "Driven"; });
 

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "tests/parallel/backends/support.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
@@ -106,6 +108,31 @@ TEST_F(SshRemote, TheKeyArrivesByInputAndIsNoFileThere) {
   EXPECT_EQ(status.exit_code, 3);
   EXPECT_EQ(read_file(folder_.path() / "seen-5"), "7b7d\n");
   EXPECT_EQ(read_file(stale), "stale");
+}
+
+// An item_timeout cancels the worker's connection; a host that does not let go of it must not hold up
+// the driver.
+TEST_F(SshRemote, CancellingAConnectionThatDoesNotEndReturnsAtOnce) {
+  make_folders(folder_.path() / "bin");
+  write_file_atomic(folder_.path() / "bin/ssh",
+                    "#!/bin/sh\ntrap '' TERM\ntouch " + (folder_.path() / "up").string() +
+                        "\nwhile :; do sleep 0.1; done\n",
+                    0755);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", ((folder_.path() / "bin").string() + ":" + path).c_str(), 1);
+  ParallelSettings settings;
+  settings.env = "ssh";
+  settings.options = config::parse_yaml("{hosts: [a]}", "test.yaml");
+  WorkerLaunch launch = example_launch();
+  launch.run_folder = folder_.path() / "run";
+  const auto backend = make_backend(settings, launch, CommandRunner::system());
+  const auto jobs = backend->submit(1);
+  ::setenv("PATH", path.c_str(), 1);
+  ASSERT_EQ(jobs.size(), 1U);
+  backend->cancel({jobs[0].job_id});
+  const auto after = backend->poll();
+  ASSERT_EQ(after.size(), 1U);
+  EXPECT_EQ(after[0].phase, JobPhase::kRunning) << "it was waited for";
 }
 
 TEST_F(SshRemote, AFolderThatAnotherUserMadeInAdvanceIsRefused) {

@@ -186,6 +186,7 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   remove_leftovers(path_ / ".tutti");
   const Json manifest = options.resume ? read_manifest(path_) : Json();
   created_ = utc_timestamp(Clock::system().unix_seconds());
+  bool grows = false;
   if (!options.resume && options.redo_if_changed) {
     start_over(kAsked, options.keep_old);
   } else if (!options.resume) {
@@ -194,7 +195,13 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   } else if (manifest.is_object()) {
     const auto differences =
         Fingerprint(fingerprint_).changes_since(Fingerprint(manifest.value("fingerprint", Json())));
-    if (!differences.empty() && options.redo_if_changed)
+    grows = options.grows_from.is_object() &&
+            Fingerprint(options.grows_from)
+                .changes_since(Fingerprint(manifest.value("fingerprint", Json())))
+                .empty();
+    if (grows) {
+      created_ = manifest.value("created", created_);
+    } else if (!differences.empty() && options.redo_if_changed)
       start_over(join(differences, "; "), options.keep_old);
     else if (!differences.empty())
       throw ConfigError(
@@ -206,13 +213,14 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   make_own_folder(path_ / "journal");
   make_own_folder(path_ / "logs");
   live_.total = indices_.size();
-  write_manifest("running", live_);
-  report_damage(path_, hash_);
+  if (!grows) write_manifest("running", live_);
+  report_damage(path_, grows ? Fingerprint(options.grows_from).hash() : hash_);
   // A file of our own: a driver that was stopped, lost the folder and woke up writes into its own.
   const fs::path journal = path_ / "journal" / fmt::format("driver-{}.journal", lock_->token());
   journal_ = std::make_unique<JournalWriter>(journal, hash_, options.journal);
   for (const fs::path& place : {path_, path_ / ".tutti", path_ / "journal", journal})
     places_.emplace_back(place);
+  if (grows) keep_records_of(Fingerprint(options.grows_from).hash());
   absorb_async(path_, hash_, *journal_);
   done_.resize(indices_.bound());
   scan_journals(path_, hash_, false, nullptr, [&](const JournalRecord& record, std::uint64_t) {
@@ -226,6 +234,22 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
 
 RunFolder::~RunFolder() {
   if (::getpid() != owner_) static_cast<void>(lock_.release());  // a forked child's copy
+}
+
+// The records go into a journal of ours before the manifest says that they are; a kill in between
+// leaves the old run as it was. REQUIRES: no asynchronous run is left in the folder.
+void RunFolder::keep_records_of(std::uint64_t old_hash) {
+  std::vector<fs::path> old;
+  for (const fs::path& file : journal_files(path_)) {
+    const MappedFile bytes(file);
+    if (scan_journal(bytes.bytes(), old_hash,
+                     [&](const JournalRecord& record, std::uint64_t) { journal_->append(record); }))
+      old.push_back(file);
+  }
+  journal_->flush();
+  journal_->sync();
+  write_manifest("running", live_);
+  for (const fs::path& file : old) fs::remove(file);
 }
 
 // Results that somebody may miss are moved, all at once and whole files only; the lock stays ours.

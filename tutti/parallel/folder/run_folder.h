@@ -36,6 +36,9 @@ struct RunFolderOptions {
   // model cannot be loaded) puts it back.
   bool redo_if_changed = false;
   bool keep_old = true;  // with redo_if_changed; false: what is there is removed
+  // The fingerprint of a run whose items are the first of this one's: what it has done is kept. Null:
+  // none.
+  Json grows_from = nullptr;
   JournalOptions journal;
 };
 
@@ -81,6 +84,7 @@ class RunFolder {
   void write_manifest(const std::string& state, const FolderCounts& counts) const;
   void start_over(const std::string& why, bool keep_old);
   void put_old_results_back();
+  void keep_records_of(std::uint64_t old_hash);
   // Throws IoError when the folder or the journal was taken away or replaced.
   void check_places() const;
 

@@ -88,9 +88,41 @@ bool is_strange_shell(std::string_view word) {
   return is_one_of(last_part(word), {"csh", "tcsh", "fish", "xonsh", "nu"});
 }
 
+// These have a shell of their own read the text behind -c or --command.
+bool has_own_shell(std::string_view word) {
+  return is_one_of(last_part(word), {"su", "runuser", "flock", "script", "sg", "newgrp"});
+}
+
+// These make one line of their arguments, for a shell here or on another host.
+bool joins_its_arguments(std::string_view word) {
+  return is_one_of(last_part(word), {"ssh", "rsh", "pdsh", "mosh", "watch", "parallel"});
+}
+
+// The program among `words` that would do so with what comes next; empty: none. To search for the
+// word "ssh" or to name it to rsync is no call of it.
+std::string joining_program(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (is_one_of(last_part(words[i]), {"grep", "egrep", "fgrep", "rg", "echo", "printf"}))
+      return "";
+    if (i > 0 && is_one_of(words[i - 1], {"-e", "--rsh"})) continue;
+    if (joins_its_arguments(words[i])) return std::string(last_part(words[i]));
+  }
+  return "";
+}
+
+// `word` as far as it is known: an option with a script in it, for one of `before`?
+bool is_script_option(const std::vector<std::string>& before, std::string_view word) {
+  return word.starts_with('-') && std::any_of(before.begin(), before.end(), has_own_shell);
+}
+
 // `words` so far: is what comes next the text that a shell among them will run?
 bool next_is_script(const std::vector<std::string>& words, bool& strange) {
   for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool script_next =
+        words.size() > i + 1 && (words.back() == "--command" ||
+                                 (words.back().starts_with('-') &&
+                                  !words.back().starts_with("--") && words.back().ends_with('c')));
+    if (has_own_shell(words[i]) && script_next) return strange = true;
     if (!is_shell(words[i]) && !is_strange_shell(words[i])) continue;
     for (std::size_t k = i + 1; k < words.size(); ++k) {
       const std::string& option = words[k];
@@ -125,11 +157,23 @@ constexpr char kUseAScript[] =
                     fix);
 }
 
+[[noreturn]] void refuse_joining(std::string_view line, const std::string& program) {
+  if (is_one_of(program, {"watch", "parallel"}))
+    refuse(line,
+           program +
+               " makes one line of its arguments, and a shell would read the item as a "
+               "command",
+           kUseAScript);
+  refuse(line, "the shell on the other host would read the item as a command",
+         "send it through the connection: printf '%s\\0' {} | ssh HOST xargs -0 COMMAND ; a number "
+         "may stand there as {index}");
+}
+
 // Reads a shell line as a shell does, as far as quoting goes, and replaces places as it passes them.
 class Rewriter {
  public:
-  Rewriter(std::string_view line, std::vector<std::string_view>& variables)
-      : line_(line), variables_(variables) {}
+  Rewriter(std::string_view line, std::vector<std::string_view>& variables, bool numbers)
+      : line_(line), variables_(variables), numbers_(numbers) {}
 
   std::string run() {
     code('\0', false);
@@ -191,7 +235,7 @@ class Rewriter {
   void end_command(SimpleCommand& command) const {
     end_word(command);
     const std::size_t first = first_word(command.words);
-    if (command.has_place && first < command.words.size()) {
+    if (command.has_place && !numbers_ && first < command.words.size()) {
       const std::string& name = command.words[first];
       const bool tests = is_one_of(name, {"[[", "[", "test"});
       for (const std::string& word : command.words) {
@@ -211,19 +255,19 @@ class Rewriter {
     const std::size_t first = first_word(command.words);
     const std::string name = first < command.words.size() ? command.words[first] : "";
     bool strange = false;
-    const bool script = next_is_script(command.words, strange) || is_one_of(name, {"eval", "trap"});
+    const bool script = next_is_script(command.words, strange) ||
+                        is_script_option(command.words, command.word) ||
+                        is_one_of(name, {"eval", "trap"});
+    strange = strange || is_script_option(command.words, command.word);
     if (script && (strange || !in_single_quotes))
       refuse(line_, "another shell would read the item as a command",
              strange ? kUseTheVariable
                      : "put single quotes around the inner command, or: " +
                            std::string(kUseTheVariable));
-    if (name == "let")
+    if (name == "let" && !numbers_)
       refuse(line_, "let evaluates the item, and it could be a command", kUseAProgram);
-    if (std::any_of(command.words.begin(), command.words.end(), [](const std::string& word) {
-          return is_one_of(last_part(word), {"ssh", "rsh", "pdsh"});
-        }))
-      refuse(line_, "the shell on the other host would read the item as a command",
-             "send it through the connection: printf '%s\\0' {} | ssh HOST xargs -0 COMMAND");
+    if (const std::string program = joining_program(command.words); !program.empty())
+      refuse_joining(line_, program);
   }
 
   bool is_nested_script(const SimpleCommand& command) const {
@@ -329,7 +373,7 @@ class Rewriter {
     if (!has_place(inside)) return copy(inside.size() + 2);
     check_place(command, true);
     if (script) {  // it has no single quotes, and so it will have none
-      out_ += "'" + with_references(inside, variables_) + "'";
+      out_ += "'" + with_references(inside, variables_, numbers_) + "'";
       at_ = end + 1;
       return;
     }
@@ -390,8 +434,9 @@ class Rewriter {
   }
 
   // Text that is no place for a reference, up to where its brackets are closed.
+  // `evaluates`: but numbers may stand there.
   void without_places(std::size_t begin, char open, char close_with, const char* what,
-                      const char* fix) {
+                      const char* fix, bool evaluates) {
     std::size_t end = begin;
     int depth = 0;
     for (; end < line_.size(); ++end) {
@@ -403,25 +448,31 @@ class Rewriter {
       if (line_[end] == close_with && --depth == 0) break;
     }
     const std::string_view inside = line_.substr(at_, end - at_);
-    if (has_place(inside)) refuse(line_, std::string(what), fix);
-    copy(end + 1 - at_);
+    if (has_place(inside) && !evaluates) refuse(line_, std::string(what), fix);
+    for (const std::size_t stop = std::min(end + 1, line_.size()); at_ < stop;) {
+      if (const Place* place = place_at(rest()))
+        put_reference(*place, "", "");
+      else
+        copy();
+    }
   }
 
   void arithmetic(std::string_view begin) {
     // Two brackets may also be two subshells; then the text has no place for a reference either.
     without_places(at_ + begin.size() - 2, '(', ')',
-                   "arithmetic evaluates the item, and it could be a command", kUseAProgram);
+                   "arithmetic evaluates the item, and it could be a command", kUseAProgram,
+                   numbers_);
   }
   void bracket() {
     without_places(at_ + 1, '[', ']', "arithmetic evaluates the item, and it could be a command",
-                   kUseAProgram);
+                   kUseAProgram, numbers_);
   }
   void parameter() {
     // A place would end the expansion, so it shows up in the text of the longest reading.
     const auto end = line_.find('}', at_ + 2);
     if (end != line_.npos && has_place(line_.substr(at_ + 1, end - at_)))
       refuse(line_, "it stands inside of ${...}", kUseAScript);
-    without_places(at_ + 1, '{', '}', "it stands inside of ${...}", kUseAScript);
+    without_places(at_ + 1, '{', '}', "it stands inside of ${...}", kUseAScript, false);
   }
 
   void begin_document() {
@@ -485,6 +536,7 @@ class Rewriter {
 
   const std::string_view line_;
   std::vector<std::string_view>& variables_;
+  const bool numbers_;
   std::size_t at_ = 0;
   std::string out_;
   std::vector<Document> documents_;  // begun on this line, to be read at its end
@@ -492,8 +544,9 @@ class Rewriter {
 
 }  // namespace
 
-std::string with_references(std::string_view line, std::vector<std::string_view>& variables) {
-  return has_place(line) ? Rewriter(line, variables).run() : std::string(line);
+std::string with_references(std::string_view line, std::vector<std::string_view>& variables,
+                            bool numbers) {
+  return has_place(line) ? Rewriter(line, variables, numbers).run() : std::string(line);
 }
 
 CommandTemplate::CommandTemplate(std::vector<std::string> words, bool items_are_numbers)
@@ -502,19 +555,20 @@ CommandTemplate::CommandTemplate(std::vector<std::string> words, bool items_are_
       words_.size() == 1 && words_[0].find_first_of(" \t\n") != std::string::npos;
   if (shell_line) words_.insert(words_.begin(), {"/bin/sh", "-c"});
   is_script_.assign(words_.size(), false);
-  if (items_are_numbers) return;
   for (std::size_t i = 0; i < words_.size(); ++i) {
     if (!has_place(words_[i])) continue;
     const std::vector<std::string> before(words_.begin(),
                                           words_.begin() + static_cast<std::ptrdiff_t>(i));
     bool strange = false;
     is_script_[i] = next_is_script(before, strange);
-    if (strange) refuse(words_[i], "this shell's quoting is not ours to follow", kUseTheVariable);
+    const std::string whole = join(words_, " ");
+    if (strange || is_script_option(before, words_[i]))
+      refuse(whole, "a shell that is not ours to follow would read the item as a command",
+             kUseTheVariable);
     if (is_script_[i])
-      words_[i] = with_references(words_[i], variables_);
-    else if (!before.empty() && is_one_of(last_part(before[0]), {"ssh", "rsh", "pdsh"}))
-      refuse(join(words_, " "), "the shell on the other host would read the item as a command",
-             "send it through the connection: printf '%s\\0' {} | ssh HOST xargs -0 COMMAND");
+      words_[i] = with_references(words_[i], variables_, items_are_numbers);
+    else if (const std::string program = joining_program(before); !program.empty())
+      refuse_joining(whole, program);
   }
 }
 

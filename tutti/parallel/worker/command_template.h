@@ -12,7 +12,8 @@
 // never becomes shell text: there a place turns into a reference to an environment variable, inside
 // whatever quotes the user wrote, and the shell itself puts the bytes in when it has long been done
 // with reading the line. Where no reference can stand (arithmetic, a script in a script in double
-// quotes, what ssh sends to another shell, ...) the template is refused.
+// quotes, what ssh, su, flock or watch give to another shell, ...) the template is refused. Numbers
+// go the same way, but arithmetic may have them.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,7 @@ namespace tutti::parallel {
 
 class CommandTemplate {
  public:
-  // `items_are_numbers`: they can stand anywhere as they are. Throws ConfigError where a place
-  // cannot be filled safely.
+  // Throws ConfigError where a place cannot be filled safely.
   CommandTemplate(std::vector<std::string> words, bool items_are_numbers);
   // argv and env. REQUIRES: no NUL in the item.
   Command for_item(std::string_view item, std::uint64_t index) const;
@@ -40,6 +40,8 @@ class CommandTemplate {
 
 // The template of one shell line with its places as references: "cp {} x" -> `cp "${TUTTI_ITEM?}" x`.
 // Adds the names of the variables to `variables`.
-std::string with_references(std::string_view line, std::vector<std::string_view>& variables);
+// `numbers`: all items are; then they may be evaluated.
+std::string with_references(std::string_view line, std::vector<std::string_view>& variables,
+                            bool numbers = false);
 
 }  // namespace tutti::parallel
