@@ -16,6 +16,8 @@ for program in "$prefix"/bin/tutti*; do
   install -m 755 "$launcher" "$out/bin/$name"
 done
 cp -r "$prefix/share" "$out/"
+# Corpora of the recipes: plugins that the programs look for beside themselves.
+[[ ! -d $prefix/lib/tutti ]] || cp -r "$prefix/lib/tutti" "$out/lib/"
 [[ ! -d $prefix/lib/tutti ]] || cp -r "$prefix/lib/tutti" "$out/lib/"  # corpora
 
 # ldd names every library a program will load, and the loader; a missing one is an error here and not on the cluster.

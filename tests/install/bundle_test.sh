@@ -3,10 +3,12 @@
 set -euo pipefail
 source=$1 build=$2 work=$3
 rm -rf "$work/plain" "$work/bundle" "$work/moved"
-mkdir -p "$work/plain/bin" "$work/plain/share"
+mkdir -p "$work/plain/bin" "$work/plain/share" "$work/plain/lib/tutti/plugins"
+touch "$work/plain/lib/tutti/plugins/libdigits.so"
 cp "$build/bin/tutti" "$work/plain/bin/"
 "$source/packaging/bundle.sh" "$work/plain" "$work/bundle"
 mv "$work/bundle" "$work/moved"
+[[ -f $work/moved/lib/tutti/plugins/libdigits.so ]] || { echo "the bundle lacks the corpora of the recipes"; exit 1; }
 said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" map --quiet -j 2 ::: a 'b c' -- echo {})
 [[ $said == $'a\nb c' ]] || { echo "the bundle's workers said: $said"; exit 1; }
 # Its workers run with the bundle's libraries, not with the system's.
