@@ -265,8 +265,7 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheTrainer) {
       {"++optimizers={a: {optimizer: {_target_: adma}}}"},
       {"++optimizers={a: {optimizer: {_target_: adam}, param_groups: [{lr: 1}]}}"},
       {"++schedulers={a: {scheduler: {_target_: noam_lr}}}", "++optimizers={b: {optimizer: adam}}"},
-      {"++optimizers={a: {optimizer: adam, params: encoder}, b: {optimizer: sgd, params: "
-       "decoder}}"},
+      {"++optimizers={a: {optimizer: adam, params: {encoder: 1}}}"},
       {"scheduler._target_=torch.optim.lr_scheduler.OneCycle"},
       {"scheduler.warmup_steps=-5"},
       {"scheduler_interval=batch"},
@@ -321,8 +320,9 @@ TEST_F(Agreement, OnWhatIsAccepted) {
        "++trainer.max_time={hours: 1}", "++trainer.loss_average=mean_of_means",
        "++trainer.callbacks=[{_target_: early_stopping, monitor: valid/acc, mode: max}]",
        "++trainer.logger=false", "++trainer.enable_model_summary=false"},
-      {"++optimizers={enc: {optimizer: {_target_: adam}, params: encoder, gradient_clip_val: 1.0, "
-       "param_groups: [{dims: 1, weight_decay: 0}]}}",
+      {"++optimizers={enc: {optimizer: {_target_: adam}, params: encoder, param_groups: [{dims: 1, "
+       "weight_decay: 0}]}, rest: {optimizer: {_target_: sgd}, params: [decoder, \"ctc.*\"], "
+       "gradient_clip_val: 1.0}}",
        "++schedulers={enc: {scheduler: {_target_: noam_lr}, interval: step}}"},
       {"trainer.limit_train_batches=1.0", "++trainer.val_check_interval=1",
        "++trainer.limit_val_batches=0.5", "++trainer.check_val_every_n_epoch=1",

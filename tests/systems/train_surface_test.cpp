@@ -78,6 +78,33 @@ trainer: {accumulate_grad_batches: {0: 4, 1: 1}}
   EXPECT_TRUE(weights.at("bias").equal(torch::zeros({2})));
 }
 
+// Each moves its own parameters, by one loss, as one optimizer of the same kind would.
+TEST(TrainSurface, SeveralOptimizersOfOneLoss) {
+  const ToyRecipe one, two, shards;
+  const std::string in_order = "dataloader.train.shuffle=false";
+  ASSERT_TRUE(one.train({in_order}).ok());
+  for (const ToyRecipe* recipe : {&two, &shards}) {
+    std::string yaml = recipe->read("train.yaml");
+    const std::string before = "optimizer: {_target_: torch.optim.SGD, lr: 0.05}";
+    yaml.replace(yaml.find(before), before.size(),
+                 "optimizers: {w: {optimizer: {_target_: torch.optim.SGD, lr: 0.05}, params: "
+                 "weight}, rest: {optimizer: {_target_: torch.optim.SGD, lr: 0.05}, params: "
+                 "[bias, \"no*\"]}}");
+    write_file_atomic(recipe->path() / "train.yaml", yaml);
+  }
+  const auto result = two.train({in_order});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  const auto sharded = shards.train(
+      {in_order, "num_device=2", "dataloader.train.batch_size=2", "++trainer.strategy=fsdp"});
+  ASSERT_TRUE(sharded.ok()) << sharded.describe();
+  const fs::path saves = "exp/checkpoints";
+  const auto want = weights_in(one.path() / saves);
+  for (const char* name : {"weight", "bias"}) {
+    EXPECT_TRUE(want.at(name).equal(weights_in(two.path() / saves).at(name))) << name;
+    EXPECT_TRUE(torch::allclose(want.at(name), weights_in(shards.path() / saves).at(name))) << name;
+  }
+}
+
 TEST(TrainSurface, AGroupThatTakesNothingIsAnErrorBeforeTraining) {
   const ToyRecipe recipe;
   const auto result = recipe.train({"++param_groups=[{match: norm, weight_decay: 0}]"});

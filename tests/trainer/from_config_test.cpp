@@ -117,7 +117,7 @@ trainer: {max_epochs: 1}
   EXPECT_EQ(plan.optimizers[0].name, "generator");
   EXPECT_NEAR(plan.optimizers[0].schedule.build(1)->lr(0),
               std::pow(320, -0.5) * std::pow(25000, -1.5), 1e-15);
-  EXPECT_EQ(plan.optimizers[1].params, "critic");
+  EXPECT_THAT(plan.optimizers[1].params, testing::ElementsAre("critic"));
   EXPECT_FALSE(plan.optimizers[0].gradient_clip_val);
   EXPECT_EQ(plan.optimizers[1].gradient_clip_val, 0.5);
   EXPECT_EQ(plan.optimizers[1].gradient_clip_algorithm, ClipAlgorithm::kValue);

@@ -31,7 +31,9 @@ FitResult run(Adversaries& model, std::vector<OptimizerSpec> optimizers) {
 }
 
 OptimizerSpec sgd(const std::string& name, const std::string& params) {
-  return {.name = name, .params = params, .options = {.kind = OptimizerKind::kSgd, .lr = 0.1}};
+  return {.name = name,
+          .params = params.empty() ? std::vector<std::string>{} : std::vector{params},
+          .options = {.kind = OptimizerKind::kSgd, .lr = 0.1}};
 }
 
 TEST(NamedOptimizers, ALossMovesOnlyItsOwnParameters) {

@@ -277,8 +277,9 @@ int run(const Options& options) {
   std::vector<OptimizerSpec> optimizers = {spec};
   if (two) {
     optimizers.push_back(spec);
-    optimizers[0].name = optimizers[0].params = "maker";
-    optimizers[1].name = optimizers[1].params = "critic";
+    optimizers[0].name = "maker";
+    optimizers[1].name = "critic";
+    for (OptimizerSpec& each : optimizers) each.params = {each.name};
     optimizers[1].gradient_clip_val = 0.1;
   }
   FitInputs inputs{.model = model,

@@ -215,17 +215,6 @@ void add_recognisers(config::Catalogue& catalogue) {
   }
 }
 
-// Only a plugin's model says which of its losses is whose.
-void check_one_loss(const Node& root, const std::vector<trainer::OptimizerSettings>& optimizers,
-                    Problems& problems) {
-  if (optimizers.size() > 1)
-    problems.add(root["optimizers"],
-                 fmt::format("got {} optimizers, but this model has one loss, which the first "
-                             "would follow alone",
-                             optimizers.size()),
-                 "use optimizer:, and param_groups: for parts with other settings");
-}
-
 // Names of what decodes are no names of models to train.
 void refuse_recogniser(const Node& model, Problems& problems) {
   const Node target = model["_target_"];
@@ -305,8 +294,6 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   read_text_settings(root, problems);
   refuse_recogniser(root["model"], problems);
   if (is_torchscript(root["model"])) check_sync_batchnorm(root, nullptr, problems);
-  if (is_torchscript(root["model"]) || is_recogniser(root))
-    check_one_loss(root, optimizers, problems);
   if (!is_recogniser(root)) return;
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});

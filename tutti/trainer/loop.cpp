@@ -292,10 +292,6 @@ FitResult train(Run& run) {
   return finished(run, FitEnd::kDone, end_of(run, begun));
 }
 
-bool owns(const std::string& params, const std::string& name) {
-  return params.empty() || is_dotted_part(params, name);
-}
-
 std::string first_names(const NamedTensors& parameters) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < parameters.size() && i < 5; ++i) names.push_back(parameters[i].first);
@@ -356,7 +352,7 @@ std::vector<NamedTensors> group_parameters(const FitInputs& in) {
   for (const auto& item : trainable) {
     std::vector<std::string> owners;
     for (std::size_t i = 0; i < in.optimizers.size(); ++i)
-      if (owns(in.optimizers[i].params, item.first)) {
+      if (takes_parameter(in.optimizers[i].params, item.first)) {
         owners.push_back(in.optimizers[i].name);
         groups[i].push_back(item);
       }
@@ -371,7 +367,7 @@ std::vector<NamedTensors> group_parameters(const FitInputs& in) {
   for (std::size_t i = 0; i < groups.size(); ++i)
     if (groups[i].empty())
       throw ConfigError(fmt::format("optimizers.{}.params: '{}' matches no parameter",
-                                    in.optimizers[i].name, in.optimizers[i].params));
+                                    in.optimizers[i].name, join(in.optimizers[i].params, ", ")));
   return groups;
 }
 

@@ -35,12 +35,11 @@
 
 namespace tutti::trainer {
 
-// One optimizer with its schedule. With several, `params` says which parameters are whose: a name
-// belongs to the optimizer of which `params` is a part between dots ("encoder" owns
-// "asr.encoder.weight"); every trainable parameter must belong to exactly one.
+// One optimizer with its schedule. With several, `params` says which parameters are whose; every
+// trainable parameter must belong to exactly one. A loss that names no optimizer moves them all.
 struct OptimizerSpec {
   std::string name;                    // empty for the only one
-  std::string params;                  // empty: all parameters
+  std::vector<std::string> params;     // as GroupSpec::match; empty: all parameters
   OptimizerOptions options;            // of Adam, AdamW and SGD,
   MakeOptimizer make = {};             // or any other
   std::vector<GroupSpec> groups = {};  // parameters with other settings; the first that matches

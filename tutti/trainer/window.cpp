@@ -25,11 +25,16 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::size_t group_of(const Run& run, const std::string& name) {
-  if (name.empty()) return 0;
+// The optimizer that moves by a loss of this name; empty: by one without a name all of them do.
+std::optional<std::size_t> optimizer_of(const Run& run, const std::string& name) {
+  if (name.empty()) return std::nullopt;
   for (std::size_t i = 0; i < run.optimizers.size(); ++i)
     if (run.optimizers[i].name == name) return i;
   throw ConfigError("the model names optimizer '" + name + "', which the config does not have");
+}
+
+std::uint64_t bits_of(const Run& run, std::optional<std::size_t> optimizer) {
+  return optimizer ? 1ull << *optimizer : ~0ull >> (64 - run.optimizers.size());
 }
 
 // Whether losses are numbers. From a GPU they are copied as soon as the forward pass has made them,
@@ -72,10 +77,10 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
 
   std::vector<std::pair<std::string, at::Tensor>> losses{{output.optimizer, output.loss}};
   losses.insert(losses.end(), output.more_losses.begin(), output.more_losses.end());
-  std::vector<std::size_t> groups;
+  std::vector<std::optional<std::size_t>> owners;
   for (const auto& [name, loss] : losses) {
-    groups.push_back(group_of(run, name));
-    window.vote.groups |= 1ull << groups.back();
+    owners.push_back(optimizer_of(run, name));
+    window.vote.groups |= bits_of(run, owners.back());
   }
   // A GPU is not waited for before its backward pass is queued; a NaN then reaches gradients, which
   // the vote throws away on all ranks.
@@ -94,11 +99,11 @@ bool compute(Run& run, const Batch& batch, bool last, Window& window) {
     const at::Tensor scaled = factor == 1.0 ? losses[i].second : losses[i].second * factor;
     const bool more = i + 1 < losses.size();
     // With several optimizers a loss must not leave gradients in another one's parameters.
-    if (run.optimizers.size() > 1)
-      scaled.backward({}, more, false, at::TensorList(run.optimizers[groups[i]].owned));
+    if (owners[i] && run.optimizers.size() > 1)
+      scaled.backward({}, more, false, at::TensorList(run.optimizers[*owners[i]].owned));
     else
       scaled.backward({}, more);
-    if (last) window.complete |= 1ull << groups[i];
+    if (last) window.complete |= bits_of(run, owners[i]);
   }
   run.times.backward += seconds_since(backward_start);
   if (!on_cpu && !check.all_finite()) {

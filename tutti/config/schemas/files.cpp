@@ -116,7 +116,9 @@ Schema<NamedOptimizer> named_optimizer_schema() {
   using S = NamedOptimizer;
   Schema<S> s("optimizers.<name>", "One of several optimizers.");
   s.field("optimizer", &S::optimizer, "a _target_ node", {.required = true});
-  s.field("params", &S::params, "part of the model it trains");
+  s.field("params", &S::params,
+          "parts of the model it trains: a name between dots, a pattern with *, or a list of them; "
+          "null: all");
   s.field("param_groups", &S::param_groups, "as the top-level key, for these parameters");
   s.field("gradient_clip_val", &S::gradient_clip_val, "limit of its gradient; null: the trainer's",
           {.min = 0});

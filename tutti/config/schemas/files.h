@@ -37,8 +37,8 @@ Schema<TrainingFile> training_schema();
 
 // One of `optimizers:`, and the one of `schedulers:` with the same name.
 struct NamedOptimizer {
-  Node optimizer;      // a _target_ node
-  std::string params;  // part of the model
+  Node optimizer;  // a _target_ node
+  Node params;     // names or patterns of parts of the model: one, or a list
   Node param_groups;
   std::optional<double> gradient_clip_val;             // null: the trainer's
   std::optional<std::string> gradient_clip_algorithm;  // null: the trainer's

@@ -11,18 +11,18 @@
 
 namespace tutti::trainer {
 
-bool is_dotted_part(const std::string& part, const std::string& name) {
-  return ("." + name + ".").find("." + part + ".") != std::string::npos;
+bool takes_parameter(const std::vector<std::string>& patterns, const std::string& name) {
+  return patterns.empty() ||
+         std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+           return pattern.find('*') == std::string::npos
+                      // "encoder" is in "asr.encoder.0.weight" but not in "encoder2.weight".
+                      ? ("." + name + ".").find("." + pattern + ".") != std::string::npos
+                      : ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+         });
 }
 
 bool GroupSpec::takes(const std::string& name, const at::Tensor& parameter) const {
-  if (dims && parameter.dim() > *dims) return false;
-  const auto matches = [&](const std::string& pattern) {
-    return pattern.find('*') == std::string::npos
-               ? is_dotted_part(pattern, name)
-               : ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  };
-  return match.empty() || std::any_of(match.begin(), match.end(), matches);
+  return !(dims && parameter.dim() > *dims) && takes_parameter(match, name);
 }
 
 OptimizerGroups::OptimizerGroups(std::vector<std::unique_ptr<Optimizer>> groups,

@@ -21,8 +21,8 @@ struct GroupSpec {
   bool takes(const std::string& name, const at::Tensor& parameter) const;
 };
 
-// "encoder" is in "asr.encoder.0.weight" but not in "encoder2.weight".
-bool is_dotted_part(const std::string& part, const std::string& name);
+// Whether one of the patterns is the name's, as above; without any, all names are taken.
+bool takes_parameter(const std::vector<std::string>& patterns, const std::string& name);
 
 // How far training is.
 struct UpdateTime {

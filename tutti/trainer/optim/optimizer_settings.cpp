@@ -43,6 +43,16 @@ void read_value(const Node& node, T& out, Problems& problems) {
     problems.add(node, "got " + node.describe_value() + ", expected " + expected);
 }
 
+// One pattern, or a list of them.
+std::vector<std::string> read_patterns(const Node& node, Problems& problems) {
+  std::vector<std::string> out;
+  if (node.is_list())
+    read_value(node, out, problems);
+  else if (!node.is_null())
+    read_value(node, out.emplace_back(), problems);
+  return out;
+}
+
 std::vector<GroupSettings> parse_groups(const Catalogue& catalogue, const Node& optimizer,
                                         const Node& list, Problems& problems) {
   std::vector<GroupSettings> out;
@@ -60,10 +70,7 @@ std::vector<GroupSettings> parse_groups(const Catalogue& catalogue, const Node& 
     }
     GroupSettings group;
     const Node match = entry["match"];
-    if (match.is_list())
-      read_value(match, group.match, problems);
-    else if (!match.is_null())
-      read_value(match, group.match.emplace_back(), problems);
+    group.match = read_patterns(match, problems);
     read_value(entry["dims"], group.dims, problems);
     if (match.is_null() && entry["dims"].is_null())
       problems.add(entry, "this group does not say which parameters it takes",
@@ -83,7 +90,7 @@ std::vector<OptimizerSettings> parse_named(const Node& root, const Catalogue& ca
     const auto own = config::named_optimizer_schema().parse(node, problems);
     OptimizerSettings settings;
     settings.name = name;
-    settings.params = own.params;
+    settings.params = read_patterns(own.params, problems);
     settings.optimizer = own.optimizer;
     if (!own.optimizer.is_null()) {
       catalogue.check("optimizer", own.optimizer, problems);

@@ -26,8 +26,8 @@ struct GroupSettings {
 };
 
 struct OptimizerSettings {
-  std::string name;    // empty for the only one
-  std::string params;  // part of the model; empty: all
+  std::string name;                 // empty for the only one
+  std::vector<std::string> params;  // as GroupSettings::match; empty: all
   config::Node optimizer;
   std::vector<GroupSettings> groups;
   std::optional<double> gradient_clip_val;  // empty: the trainer's
