@@ -30,7 +30,7 @@ times = []
 for i in range(5):
     start = time.time(); torch.save(dict(model=net.state_dict(), optimizer=opt.state_dict()), "{folder}/x.pt"); times.append(time.time() - start)
 print(json.dumps(sorted(times)[2] * 1e3))"""])
-    print("  torch.save of the same: %.1f ms, not synced to disk" % torch_save)
+    print("  torch.save of the same: %.1f ms, not synced to disk; ratio %.2f" % (torch_save, r["stall_ms_per_save"] / torch_save))
 
 for hidden in (512, 2048):
     best = {}
@@ -63,13 +63,22 @@ tutti("train_tokenizer", "--config", "conf/training.yaml")
 vocab = len(open(recipe + "/data/tokens/tokens.txt").read().split())
 subprocess.run([sys.executable, "export.py", "model.pt", "--vocab", str(vocab)], cwd=recipe, check=True, stdout=subprocess.DEVNULL)
 tutti("collect_stats", "--config", "conf/training.yaml")
+import resource
+def processor_time():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+start = processor_time()
+subprocess.run([bin + "/tutti-run", "--help"], check=True, stdout=subprocess.DEVNULL, env=one_thread)
+loading = processor_time() - start
 for devices in (1, 2):
-    times = []
+    times, busy = [], []
     for _ in range(3):
         shutil.rmtree(recipe + "/exp/training/checkpoints", ignore_errors=True)
-        start = time.time()
+        start, before = time.time(), processor_time()
         tutti("train", "--force", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0",
               "dataloader.train.iter_factory.batches.batch_size=4")
         times.append(time.time() - start)
-    print("tutti train on %d rank(s), from the command to the end of its first step, checkpoint and exit: %.2f s" % (devices, min(times)))
+        busy.append(processor_time() - before)
+    print("tutti train on %d rank(s), from the command to the end of its first step, checkpoint and exit: %.2f s, processors %.2f s "
+          "(loading libtorch once takes %.2f s of them)" % (devices, min(times), min(busy), loading))
 PY

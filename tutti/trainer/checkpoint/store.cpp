@@ -254,7 +254,7 @@ class CheckpointStore::Impl {
     if (!best.empty() && fs::exists(folder_ / best))
       replace_link(folder_ / "best", best);
     else
-      fs::remove(folder_ / "best");
+      fs::remove_all(folder_ / "best");  // the link, or what `cp -rL` made of it
     auto folders = step_folders(folder_);
     for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
          i < folders.size(); ++i)
