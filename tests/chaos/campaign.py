@@ -16,6 +16,7 @@ import beds, evil, machine, runs
 
 ATTEMPTS = 8
 RESUMABLE = {3, 4, 5, 6, 7, 85, 130}  # documented exit codes that a disturbed run may end with
+STOP = threading.Event()  # somebody ends the campaign
 
 
 class Failure(Exception):
@@ -37,6 +38,8 @@ def wait_all(processes, deadline):
 
 def attempt(run, number, plan, luck, did):
     """One start, disturbed as planned; returns the exit codes."""
+    if STOP.is_set():
+        raise Failure("the campaign was ended")
     processes = run.start(number)
     while plan and any(p.poll() is None for p in processes):
         end = time.monotonic() + luck.uniform(0.1, 1.2)
@@ -178,8 +181,11 @@ class Campaign:
                 time.sleep(0.2)
         finally:
             self.stop = True
-            for folder in (entry.path for entry in os.scandir(self.work) if entry.name[0].isdigit()):
-                machine.end_all(folder)
+            STOP.set()
+            while any(thread.is_alive() for thread in threads):
+                for folder in (entry.path for entry in os.scandir(self.work) if entry.name.isdigit()):
+                    machine.end_all(folder)
+                time.sleep(0.2)
             for bed in self.beds.values():
                 if not bed.down():
                     print(f"chaos: the {bed.name} bed has left something behind", flush=True)

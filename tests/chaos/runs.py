@@ -212,7 +212,7 @@ class Pbs(Scheduled):
 
     def prepare(self):
         super().prepare()
-        self.fake = os.path.join(self.folder, "bed")
+        self.fake = self.folder + "-bed"  # its daemon is no process of the run
         subprocess.run([os.path.join(ROOT, "tests/beds/fake_pbs/up.sh")], env=dict(os.environ, BED=self.fake), check=True,
                        stdout=subprocess.DEVNULL)
         self.wrap(glob.glob(os.path.join(self.fake, "bin", "*")))

@@ -68,7 +68,7 @@ TEST_F(SlurmRecipe, TwoNodesGiveTheWeightsOfTwoLocalRanks) {
                                    TUTTI_BIN_DIR "/tutti"};
   for (const auto& word : stages(recipe, kTraining, {"num_device=1", "num_nodes=2"}))
     argv.push_back(word);
-  const auto result = run_command({.argv = argv, .cwd = recipe.path(), .timeout = 5min});
+  const auto result = run_command({.argv = argv, .cwd = recipe.path(), .timeout = 20min});
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_EQ(recipe.read(kWeights), local_weights());
 }
@@ -92,7 +92,7 @@ TEST_F(SlurmRecipe, ARequeuedJobEndsWithTheSameWeights) {
       if (entry.path().filename().string().starts_with("step-")) return true;
     return false;
   };
-  const auto deadline = std::chrono::steady_clock::now() + 4min;
+  const auto deadline = std::chrono::steady_clock::now() + 20min;
   bool requeued = false;
   auto soonest = deadline;  // sooner, the nodes refuse it: credential revoked
   while (!recipe.has(kWeights) && std::chrono::steady_clock::now() < deadline) {

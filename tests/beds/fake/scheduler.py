@@ -6,7 +6,7 @@
   scheduler.py BED tasks STATE          the ids of the tasks in a state: queued, running, ended
 
 It reads the script as the real one does (directives up to the first command, unknown ones refused), runs a copy of it in
-the background in a session of its own, in the environment and folder the real one would give it, and kills it at its
+the background (the bed's daemon does, see up.sh) in a session of its own, in the environment and folder the real one would give it, and kills it at its
 walltime. BED/conduct.json makes it misbehave; all keys are optional:
 
   slots        tasks that run at once (default 8)
@@ -317,9 +317,20 @@ def submit(kind, spec, script):
             save(job)
             tasks.append(task)
     for task in tasks:
-        subprocess.Popen([sys.executable, os.path.abspath(__file__), BED, "run-task", task], stdin=subprocess.DEVNULL,
-                         stdout=subprocess.DEVNULL, stderr=open(os.path.join(BED, "fake.log"), "a"), start_new_session=True, cwd="/")
+        open(os.path.join(BED, "new", task), "w").close()
     return number
+
+
+def daemon():
+    """Starts what was submitted. Jobs are its children: whoever submitted them may end, or be ended with all that it had started."""
+    children = []
+    while os.path.isdir(os.path.join(BED, "new")):
+        for task in sorted(os.listdir(os.path.join(BED, "new"))):
+            os.remove(os.path.join(BED, "new", task))
+            children.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), BED, "run-task", task], stdin=subprocess.DEVNULL,
+                                             start_new_session=True, cwd="/"))
+        children = [child for child in children if child.poll() is None]
+        time.sleep(0.05)
 
 
 def order(task, state, of=("queued", "running")):
@@ -493,8 +504,9 @@ def stop_all():
     deadline = time.time() + 20
     while time.time() < deadline and any((load(n) or {}).get("state") in ("queued", *RUNNING) for n in names):
         time.sleep(0.1)
+    os.rename(os.path.join(BED, "new"), os.path.join(BED, "over"))  # the daemon's sign to end
 
 
 {"qsub": qsub, "msub": qsub, "qstat": qstat, "checkjob": checkjob, "qdel": remove, "canceljob": remove, "bkill": remove, "bsub": bsub,
- "bjobs": bjobs, "qrerun": requeue, "mjobctl": requeue, "brequeue": requeue, "tasks": tasks, "run-task": lambda: run_task(ARGS[0]),
+ "bjobs": bjobs, "qrerun": requeue, "mjobctl": requeue, "brequeue": requeue, "tasks": tasks, "daemon": daemon, "run-task": lambda: run_task(ARGS[0]),
  "node-down": lambda: order(ARGS[0].replace("Moab.", "").split(".")[0], "node_down", of=("running",)), "stop-all": stop_all}[COMMAND]()

@@ -7,6 +7,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/parallel/wire/secrets.h"
+#include "tutti/parallel/wire/worker_env.h"
 
 namespace tutti::parallel {
 namespace {
@@ -72,6 +73,18 @@ TEST_F(JobQueue, ExportedKeysAreThoseOfTheSubmissionsOwnWorkers) {
   const KeyPair own = read_connect_file("/nowhere", 99).worker;
   EXPECT_EQ(own.secret_key, read_file(worker_key_file(folder_.path(), 99)));
   EXPECT_EQ(std::getenv(kConnectVariable), nullptr) << "items must not see it";
+}
+
+// An asynchronous worker whose time is up submits another, and some schedulers give jobs the
+// environment they were submitted from.
+TEST_F(JobQueue, AJobIsNoChildOfTheWorkerThatSubmitsIt) {
+  std::vector<std::string> unset;
+  PlayedScheduler slurm([&](const Command& command) {
+    unset = command.unset_env;
+    return says("50\n");
+  });
+  backend(slurm, "{cores: 1, memory: 1GB}").submit(1);
+  EXPECT_THAT(unset, ElementsAre(worker_env::kMark));
 }
 
 TEST_F(JobQueue, ClustersWithoutArraysGetOneJobAfterAnother) {

@@ -15,6 +15,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/wire/secrets.h"
+#include "tutti/parallel/wire/worker_env.h"
 
 namespace tutti::parallel {
 namespace {
@@ -162,6 +163,8 @@ CommandResult JobQueueBackend::run_submit(const Command& command) {
 
 std::vector<JobStatus> JobQueueBackend::submit_one(const Submission& submission) {
   SubmissionText text = dialect_->text(options_, launch_, submission);
+  // Some schedulers give jobs our environment: a worker's successor must not die with it.
+  text.submit.unset_env.emplace_back(worker_env::kMark);
   if (launch_.keys != nullptr) {
     std::vector<int> ids(static_cast<std::size_t>(submission.num_jobs * options_.processes));
     std::iota(ids.begin(), ids.end(), submission.first_worker_id);

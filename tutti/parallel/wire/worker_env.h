@@ -13,8 +13,10 @@ inline constexpr char kDeathTimeout[] = "TUTTI_WORKER_DEATH_TIMEOUT";
 inline constexpr char kDrainAt[] = "TUTTI_WORKER_DRAIN_AT";
 inline constexpr char kInterface[] = "TUTTI_WORKER_INTERFACE";  // network to reach the driver by
 inline constexpr char kNice[] = "TUTTI_WORKER_NICE";
-inline constexpr char kCpus[] = "TUTTI_WORKER_CPUS";             // "0,2,4"
-inline constexpr char kCgroup[] = "TUTTI_WORKER_CGROUP";         // "0": make none
+inline constexpr char kCpus[] = "TUTTI_WORKER_CPUS";      // "0,2,4"
+inline constexpr char kCgroup[] = "TUTTI_WORKER_CGROUP";  // "0": make none
+// Set by a worker for all that it starts and that shall die with it.
+inline constexpr char kMark[] = "TUTTI_WORKER_MARK";
 inline constexpr char kOpenFiles[] = "TUTTI_WORKER_OPEN_FILES";  // soft limit; the driver has more
 
 }  // namespace tutti::parallel::worker_env

@@ -21,12 +21,11 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/subprocess.h"
+#include "tutti/parallel/wire/worker_env.h"
 #include "tutti/parallel/worker/cgroup.h"
 
 namespace tutti::parallel {
 namespace {
-
-constexpr char kMarkVariable[] = "TUTTI_WORKER_MARK";
 
 // Of a process that answers for its descendants; set once, before any thread exists.
 pid_t keeper_pid = 0;
@@ -51,7 +50,7 @@ std::string proc_file(pid_t pid, const char* name) try {
 
 bool carries(pid_t pid, const std::string& mark) {
   const std::string environment = proc_file(pid, "environ");
-  const std::string entry = fmt::format("{}={}", kMarkVariable, mark);
+  const std::string entry = fmt::format("{}={}", worker_env::kMark, mark);
   return environment.starts_with(entry + '\0') ||
          environment.find('\0' + entry + '\0') != std::string::npos;
 }
@@ -132,7 +131,7 @@ std::vector<pid_t> living_children() {
 void answer_for_descendants() {
   std::random_device random;
   const std::string mark = fmt::format("{}-{:08x}{:08x}", ::getpid(), random(), random());
-  ::setenv(kMarkVariable, mark.c_str(), 1);  // seen by those who come after, not by ourselves
+  ::setenv(worker_env::kMark, mark.c_str(), 1);  // seen by those who come after, not by ourselves
   int fds[2];
   if (::pipe(fds) != 0) throw_errno("cannot make a pipe", errno);
   const pid_t worker = ::getpid();
