@@ -53,7 +53,9 @@ class ReportPage : public testing::Test {
          .training = config::from_json({{"recipe_dir", (folder_.path() / "digits").string()},
                                         {"exp_dir", exp_dir_.string()}})}));
   }
-  std::size_t at(const std::string& title) const { return page_.find(">" + title + "</text>"); }
+  std::size_t at(const std::string& title) const {
+    return page_.find("font-weight=\"600\" fill=\"currentColor\">" + title + "</text>");
+  }
 
   TempFolder folder_;
   fs::path exp_dir_;
