@@ -211,8 +211,8 @@ def random_weights(model):
         if key == "decoder.output_layer.bias" and len(p) > 1000:
             p.data[-len(WORDS) - 3 : -3] += 4.0  # or 1,501 times would be all it says
         if key == "ctc.ctc_lo.bias" and any("prompt_encoder" in name for name, _ in model.named_modules()):
-            p.data[-len(WORDS) - 3 : -3] += 5.0
-            p.data[0] += 5.0
+            p.data[-len(WORDS) - 3 : -3] += 10.0
+            p.data[0] += 8.0
     for key, b in model.named_buffers():
         if key.endswith("running_mean"):
             b += 0.1 * torch.randn_like(b)

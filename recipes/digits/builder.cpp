@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "numbers.h"
@@ -32,22 +31,6 @@ struct DigitsSettings {
   std::uint64_t seed = 0;
   std::string human_dir = "/usr/share/asterisk/sounds/en_US_f_Allison/digits";
 };
-
-// Up to five digits.
-std::string random_digits(Random& rng, std::uint64_t at_least) {
-  std::string digits;
-  for (std::uint64_t n = at_least + rng.below(6 - at_least); n > 0; --n)
-    digits += static_cast<char>('0' + rng.below(10));
-  return digits;
-}
-
-// Half plain numbers of up to four digits, half digit strings.
-std::string random_text(Random& rng) {
-  if (rng.below(2) == 1) return digits_in_words(random_digits(rng, 1));
-  static constexpr std::array<int, 4> kLimits = {10, 100, 1000, 10000};
-  return number_in_words(
-      static_cast<int>(rng.below(static_cast<std::uint64_t>(kLimits[rng.below(4)]))));
-}
 
 struct Voice {
   std::string name;

@@ -31,4 +31,18 @@ std::string digits_in_words(const std::string& digits) {
   return words;
 }
 
+std::string random_digits(Random& rng, std::uint64_t at_least) {
+  std::string digits;
+  for (std::uint64_t n = at_least + rng.below(6 - at_least); n > 0; --n)
+    digits += static_cast<char>('0' + rng.below(10));
+  return digits;
+}
+
+std::string random_text(Random& rng) {
+  if (rng.below(2) == 1) return digits_in_words(random_digits(rng, 1));
+  static constexpr std::array<int, 4> kLimits = {10, 100, 1000, 10000};
+  return number_in_words(
+      static_cast<int>(rng.below(static_cast<std::uint64_t>(kLimits[rng.below(4)]))));
+}
+
 }  // namespace tutti::recipes

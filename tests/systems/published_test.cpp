@@ -183,6 +183,29 @@ TEST_F(Published, ShowSaysWhatAFolderHoldsAndLacks) {
   EXPECT_THAT(whisper.out, HasSubstr("'whisper', expected transformer"));
 }
 
+// A piece of a sentencepiece model, as its file has it: text, score 0, type.
+std::string piece(const std::string& text, char type) {
+  std::string out = "\x0a";
+  out += static_cast<char>(text.size());
+  out += text + std::string("\x15\0\0\0\0\x18", 6) + type;
+  return std::string("\x0a") + static_cast<char>(out.size()) + out;
+}
+
+TEST_F(Published, ASentencepieceModelOfAnotherListIsRefused) {
+  const auto sounds = write_sounds("asr");
+  fs::copy(folder_of("conformer"), here() / "bpe", fs::copy_options::recursive);
+  const fs::path config = here() / "bpe/exp/asr_train_raw/config.yaml";
+  std::string text = read_file(config);
+  text.replace(text.find("token_type: char"), 16, "token_type: bpe");
+  text.replace(text.find("bpemodel: null"), 14, "bpemodel: bpe.model");
+  write_file_atomic(config, text);
+  write_file_atomic(here() / "bpe/bpe.model", piece("<unk>", 2) + piece("<s>", 3) +
+                                                  piece("</s>", 3) + piece("E", 1) + piece("T", 1));
+  const auto refused = run({"infer", "--model", "bpe", sounds[0]});
+  EXPECT_EQ(refused.exit_code, 3) << refused.describe();
+  EXPECT_THAT(refused.err, HasSubstr("does not fit the token list"));
+}
+
 TEST_F(Published, OwsmByItsTargetOnTwoWorkers) {
   const auto sounds = write_sounds("s2t", kMany);
   std::string scp;
@@ -238,6 +261,42 @@ TEST_F(Published, OwsmByItsTargetOnTwoWorkers) {
   for (std::size_t i = 0; i < segments.size(); ++i) {
     EXPECT_DOUBLE_EQ(segments[i]["begin"], expected["long"][i][0]);
     EXPECT_EQ(segments[i]["text"], expected["long"][i][2]);
+  }
+}
+
+TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {
+  const auto sounds = write_sounds("s2t", kMany);
+  const Json expected = expected_of("owsm_ctc");
+  const std::string folder = folder_of("owsm_ctc").string();
+  const auto converted = run({"model", "convert", folder, "pack"});
+  ASSERT_TRUE(converted.ok()) << converted.describe();
+  for (const Json& c : expected["cases"]) {
+    const auto theirs = texts(c["text"]);
+    const auto words =
+        words_of(c["options"],
+                 {sounds.begin(), sounds.begin() + static_cast<std::ptrdiff_t>(theirs.size())});
+    EXPECT_EQ(decode(folder, words), theirs) << c["options"];
+    EXPECT_EQ(decode("pack", words), theirs) << c["options"] << " as a pack";
+  }
+  const auto before =
+      decode(folder, {"text_prev=one two", sounds[0], sounds[1], sounds[2], sounds[3]});
+  EXPECT_EQ(before, texts(expected["text_prev"]));
+  // Two long recordings share the batches of their windows.
+  data::write_wav(here() / "long.wav",
+                  {.samples = test_sound(5, 16000 * 75), .sample_rate = 16000});
+  data::write_wav(here() / "other.wav",
+                  {.samples = test_sound(6, 16000 * 50), .sample_rate = 16000});
+  EXPECT_EQ(decode(folder, {"batch_size=3", "other.wav", "long.wav"})[1],
+            expected["long"].get<std::string>());
+  const auto subtitles = run({"infer", "--model", folder, "--device", "cpu", "--srt", "long.wav"});
+  ASSERT_TRUE(subtitles.ok()) << subtitles.describe();
+  EXPECT_THAT(subtitles.out, HasSubstr(" --> "));
+  const auto shown = run({"model", "show", folder});
+  EXPECT_THAT(shown.out, HasSubstr("task        s2t_ctc"));
+  for (const std::string word : {"lang_sym=<xyz>", "predict_time=true", "context_len_in_secs=15"}) {
+    const auto refused = run({"infer", "--model", folder, word, sounds[0]});
+    EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+    EXPECT_THAT(refused.err, HasSubstr(word.substr(0, word.find('='))));
   }
 }
 
@@ -317,6 +376,24 @@ TEST_F(Adapted, BeginsWithThePublishedWeightsAndSaysWhatCameOfIt) {
   const auto again = train("init_param: [pack:encoder:encoder:encoder.embed]\n");
   ASSERT_TRUE(again.ok()) << again.describe();
   EXPECT_THAT(again.err, testing::ContainsRegex("decoder +[0-9,]+ +- +all +-"));
+}
+
+TEST_F(Adapted, EveryPackKnowsHowToGoOn) {
+  fs::copy(here() / "all.jsonl", here() / "train.jsonl");
+  fs::copy(here() / "all.jsonl", here() / "valid.jsonl");
+  const std::string config = "pack/adapt.yaml";
+  const auto checked = run({"config", "check", config});
+  EXPECT_TRUE(checked.ok()) << checked.describe();
+  const auto trained = run({"train", "--config", config, "trainer.accelerator=cpu",
+                            "trainer.max_epochs=1", "dataloader.train.iter_factory.num_workers=0",
+                            "dataloader.valid.iter_factory.num_workers=0"});
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  EXPECT_THAT(trained.err, testing::ContainsRegex("encoder +[0-9,]+ +all +- +-"));
+  const auto packed = run({"pack_model", "--config", config});
+  ASSERT_TRUE(packed.ok()) << packed.describe();
+  EXPECT_EQ(
+      decode("exp/adapted/model_pack", {"beam_size=2", "maxlenratio=-5", "sound0.wav"}).size(), 1U);
+  EXPECT_TRUE(fs::exists(here() / "exp/adapted/model_pack/adapt.yaml"));
 }
 
 TEST_F(Adapted, MistakesAreNamedBeforeTraining) {

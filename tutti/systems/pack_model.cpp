@@ -8,6 +8,7 @@
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/models/adapt_config.h"
 #include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
@@ -133,6 +134,8 @@ void pack_model(const StageContext& context) {
   copy_decoding(inference_dir, folder);
   write_file_atomic(folder / "README.md", readme(context, inference_dir, weights));
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
+  if (const std::string adapt = adapt_config(config); !adapt.empty())
+    write_file_atomic(folder / kPackedAdapt, adapt);
   log::info("{} packed into {}", weights.filename().string(), folder.string());
 }
 

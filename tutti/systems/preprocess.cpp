@@ -1,16 +1,41 @@
 #include "tutti/systems/preprocess.h"
 
+#include <fmt/format.h>
+
+#include <set>
+
 #include "tutti/core/error.h"
 #include "tutti/data/preprocess.h"
 #include "tutti/speech/text/cleaners.h"
+#include "tutti/speech/text/sentencepiece_file.h"
+#include "tutti/systems/models/s2t_preprocess.h"
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocessor_settings.h"
-#include "tutti/systems/s2t_preprocess.h"
 
 namespace tutti::systems {
 using config::Node;
 
 namespace {
+
+// A sentencepiece model of another run makes tokens that mean something else, or that the list lacks.
+void refuse_misfit(const speech::TokenList& tokens, const std::string& bpemodel) {
+  const speech::SentencePieceFile file = speech::read_sentencepiece_file(bpemodel);
+  std::set<std::string_view> pieces;
+  for (const speech::Piece& piece : file.pieces) pieces.insert(piece.text);
+  int count = 0;
+  std::string example;
+  for (const std::string& token : tokens.tokens()) {
+    const bool is_mark = token.starts_with('<') && token.ends_with('>');
+    if (is_mark || pieces.contains(token)) continue;
+    if (count++ == 0) example = token;
+  }
+  if (count > 0)
+    throw DataError(
+        fmt::format("{}: does not fit the token list: {} of its {} tokens are no pieces "
+                    "of it, e.g. '{}'",
+                    bpemodel, count, tokens.size(), example),
+        "give the sentencepiece model that the token list was made of");
+}
 
 speech::TextCodec codec_of(const TextSettings& text) {
   if (text.token_list.is_null())
@@ -19,6 +44,7 @@ speech::TextCodec codec_of(const TextSettings& text) {
   speech::TokenList tokens =
       list.is_list() ? speech::TokenList(list.as<std::vector<std::string>>(), list.path())
                      : speech::TokenList::read(list.as<std::string>());
+  if (text.token_type == "bpe" && !text.bpemodel.empty()) refuse_misfit(tokens, text.bpemodel);
   return {std::move(tokens), speech::make_tokenizer({.token_type = text.token_type,
                                                      .bpemodel = text.bpemodel,
                                                      .non_linguistic_symbols =

@@ -145,9 +145,9 @@ void add_text(Schema<S>& s) {
 
 // Keys of ESPnet's S2TPreprocessor; another task has no use for them.
 constexpr const char* kS2tKeys[] = {
-    "na_symbol",           "notime_symbol",   "first_time_symbol",
-    "last_time_symbol",    "speech_length",   "speech_resolution",
-    "speech_init_silence", "time_apply_prob", "text_prev_apply_prob"};
+    "na_symbol",           "notime_symbol",     "first_time_symbol",   "last_time_symbol",
+    "speech_length",       "speech_resolution", "nolang_symbol",       "lang_apply_prob",
+    "speech_init_silence", "time_apply_prob",   "text_prev_apply_prob"};
 
 void add_s2t(Schema<S>& s) {
   using P = S2tSettings;
@@ -165,6 +165,9 @@ void add_s2t(Schema<S>& s) {
           "task s2t: part of the utterances that are told the text before", {.min = 0, .max = 1});
   s.field("time_apply_prob", own(&P::time_apply_prob),
           "task s2t: part of the utterances that keep their time tokens", {.min = 0, .max = 1});
+  s.field("nolang_symbol", own(&P::nolang_symbol), "OWSM-CTC: the token of no language");
+  s.field("lang_apply_prob", own(&P::lang_apply_prob),
+          "OWSM-CTC: of its training, which is not there", {.min = 0, .max = 1});
   s.refused("text_prev_name", {"text_prev"}, "the text before is always `text_prev` here");
   s.refused("text_ctc_name", {"text_ctc"}, "the text of CTC is always `text_ctc` here");
 }
@@ -235,7 +238,7 @@ TextSettings read_text_settings(const Node& training, Problems& problems) {
   TextSettings out;
   const Node block = training["dataset"]["preprocessor"];
   out.preprocessor = read_preprocessor(block, problems);
-  if (!is_s2t(training))
+  if (!is_s2t(training) && !is_s2t_ctc(training))
     for (const char* key : kS2tKeys)
       if (block.is_map() && block[key].defined())
         problems.add(block[key], "only a model of task s2t (OWSM) has a use for it",

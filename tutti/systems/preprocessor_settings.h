@@ -19,6 +19,8 @@ struct S2tSettings {
   double speech_init_silence = 1.0;  // seconds, the most silence put before speech in training
   double text_prev_apply_prob = 0.5;
   double time_apply_prob = 0.5;
+  std::string nolang_symbol = "<nolang>";  // OWSM-CTC
+  double lang_apply_prob = 0.5;            // of its training
 };
 
 // The block under ESPnet's names; data::PreprocessSettings has what becomes of speech.

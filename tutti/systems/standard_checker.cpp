@@ -196,6 +196,10 @@ const std::vector<RecogniserRow>& recogniser_rows() {
        {"espnet2.bin.asr_inference.Speech2Text",
         "espnet2.bin.asr_transducer_inference.Speech2Text"}},
       {"s2t", "An OWSM-style model.", {"espnet2.bin.s2t_inference.Speech2Text"}},
+      {"s2t_ctc",
+       "OWSM-CTC, the best path.",
+       {"espnet2.bin.s2t_inference_ctc.Speech2TextGreedySearch"}},
+      {"s2t_ctc_search", "OWSM-CTC, searched.", {"espnet2.bin.s2t_inference_ctc.Speech2Text"}},
       {"s2t_language",
        "The language an OWSM-style model hears.",
        {"espnet2.bin.s2t_inference_language.Speech2Language"}}};
@@ -295,6 +299,7 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   refuse_recogniser(root["model"], problems);
   if (is_torchscript(root["model"])) check_sync_batchnorm(root, nullptr, problems);
   if (!is_recogniser(root)) return;
+  check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
   const auto model = speech::read_asr_settings(root, own, {.read_files = false});
   check_statistics(root, model, own);

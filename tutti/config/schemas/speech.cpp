@@ -14,6 +14,8 @@ void add_task_components(Catalogue& catalogue) {
                 {"espnet3.systems.asr.task.ASRTask", "espnet2.tasks.asr.ASRTask"});
   catalogue.add("task", Schema<Nothing>("s2t", "OWSM-style speech to text."),
                 {"espnet2.tasks.s2t.S2TTask"});
+  catalogue.add("task", Schema<Nothing>("s2t_ctc", "OWSM-CTC; decoded, not trained."),
+                {"espnet2.tasks.s2t_ctc.S2TTask"});
   for (const char* name :
        {"asr_transducer", "espnet3.systems.asr.transducer_task.ASRTransducerTask",
         "espnet2.tasks.asr_transducer.ASRTransducerTask"})

@@ -9,6 +9,13 @@
 
 namespace tutti::speech {
 
+std::string spoken_text(const TextCodec& codec, const std::vector<std::string>& tokens) {
+  std::vector<std::string> spoken;
+  for (const std::string& token : tokens)
+    if (!token.starts_with('<') || !token.ends_with('>')) spoken.push_back(token);
+  return codec.tokenizer().text(spoken);
+}
+
 OwsmTokens::OwsmTokens(const TokenList& tokens, OwsmSymbols symbols)
     : tokens_(tokens), symbols_(std::move(symbols)) {
   no_times_ = require(symbols_.no_times);

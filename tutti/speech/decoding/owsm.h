@@ -56,6 +56,9 @@ struct OwsmSegments {
   double next = 0;  // where the next window begins, in seconds from the start of this one
 };
 
+// Without the marks in angle brackets: times, languages, <unk>.
+std::string spoken_text(const TextCodec& codec, const std::vector<std::string>& tokens);
+
 class OwsmTokens {
  public:
   // Keeps a reference: `tokens` must outlive this object. Throws DataError when a symbol is missing.

@@ -68,13 +68,6 @@ BeamSearchOptions OwsmSearch::options_for(std::vector<std::int64_t> prompt) cons
                               model_->settings().sos_id, model_->settings().eos_id}};
 }
 
-std::string OwsmSearch::spoken_text(const std::vector<std::string>& tokens) const {
-  std::vector<std::string> spoken;
-  for (const std::string& token : tokens)
-    if (!token.starts_with('<') || !token.ends_with('>')) spoken.push_back(token);
-  return codec_.tokenizer().text(spoken);
-}
-
 std::vector<LongSegment> OwsmSearch::segments(const Recognition& recognition) const {
   std::vector<std::int64_t> ids(recognition.token_ids.begin(), recognition.token_ids.end());
   const auto times =
@@ -85,7 +78,7 @@ std::vector<LongSegment> OwsmSearch::segments(const Recognition& recognition) co
   // None is left to a next window: no end lies behind the window's.
   for (const TimedTokens& said : tokens_.segments(std::move(ids), tokens_.window()).utterances) {
     const std::vector<int> said_ids(said.tokens.begin(), said.tokens.end());
-    out.push_back({said.begin, said.end, spoken_text(codec_.tokens().pieces(said_ids))});
+    out.push_back({said.begin, said.end, spoken_text(codec_, codec_.tokens().pieces(said_ids))});
   }
   return out;
 }
@@ -144,7 +137,7 @@ std::vector<std::vector<Recognition>> OwsmSearch::search_language(const Encoded&
       for (const std::int64_t id : h.tokens)
         if (id != model_->settings().blank_id) r.token_ids.push_back(static_cast<int>(id));
       r.tokens = codec_.tokens().pieces(r.token_ids);
-      r.text = spoken_text(r.tokens);
+      r.text = spoken_text(codec_, r.tokens);
       r.score = h.score;
       r.decoder_score = h.decoder_score;
       r.ctc_score = h.ctc_score;

@@ -30,8 +30,6 @@ class OwsmSearch {
                                                     std::size_t nbest) const;
   // What was said between pairs of time tokens; an utterance that was not ended ends with the window.
   std::vector<LongSegment> segments(const Recognition& recognition) const;
-  // Without the marks in angle brackets: times, languages, <unk>.
-  std::string spoken_text(const std::vector<std::string>& tokens) const;
 
  private:
   BeamSearchOptions options_for(std::vector<std::int64_t> prompt) const;

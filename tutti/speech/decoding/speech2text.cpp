@@ -106,12 +106,13 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   // The frontend and the statistics stay in float32: the encoder takes its features in its own
   // type.
   model_->encoder->to(dtype);
+  if (is_owsm_ctc()) model_->prompt_to(dtype);
   if (!model_->ctc.is_empty()) model_->ctc->to(dtype);
   if (!model_->decoder.is_empty()) model_->decoder->to(dtype);
   if (!model_->predictor.is_empty()) model_->predictor->to(dtype);
   if (!model_->joint_network.is_empty()) model_->joint_network->to(dtype);
 
-  const double lm_weight = options_.lm_weight.value_or(is_owsm() ? 0.0 : 1.0);
+  const double lm_weight = options_.lm_weight.value_or(has_window() ? 0.0 : 1.0);
   if (lm_weight == 0) lm = nullptr;
   if (lm) {
     if (is_transducer() || options_.ctc_greedy)
@@ -131,6 +132,7 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
                            .minlenratio = options_.minlenratio,
                            .normalize_length = options_.normalize_length,
                            .nbest = options_.nbest};
+  if (is_owsm_ctc()) check_owsm_ctc();
   if (is_owsm()) {
     owsm_ = std::make_unique<OwsmSearch>(model_, codec_, options_, device_, lm);
     owsm_call_ = {options_.predict_time, options_.text_prev};
@@ -146,6 +148,11 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
 
 Speech2Text::~Speech2Text() = default;
 
+double Speech2Text::frame_time(std::size_t frame) const {
+  return seconds_per_frame_ * static_cast<double>(std::max<std::int64_t>(
+                                  0, static_cast<std::int64_t>(frame) - prefix_frames()));
+}
+
 std::string Speech2Text::problem_of(Waveform waveform) const {
   std::string problem = data::audio_problem(waveform);
   if (problem.empty() && too_short(waveform.size()))
@@ -159,8 +166,8 @@ std::vector<Recognised> Speech2Text::decode(const std::vector<std::vector<float>
 
 std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform>& waveforms) {
   std::vector<Recognised> results(waveforms.size());
-  std::vector<Waveform> whole, timed;
-  std::vector<std::size_t> items, timed_items;
+  std::vector<Waveform> whole, timed, shared;
+  std::vector<std::size_t> items, timed_items, shared_items;
   for (std::size_t i = 0; i < waveforms.size(); ++i) {
     results[i].problem = problem_of(waveforms[i]);
     if (!results[i].problem.empty()) {
@@ -168,6 +175,9 @@ std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform
     } else if (is_long(waveforms[i]) && is_owsm() && options_.predict_time) {
       timed_items.push_back(i);
       timed.push_back(waveforms[i]);
+    } else if (is_long(waveforms[i]) && is_owsm_ctc()) {
+      shared_items.push_back(i);
+      shared.push_back(waveforms[i]);
     } else if (is_long(waveforms[i])) {
       results[i] = decode_cut(waveforms[i], pieces_of(waveforms[i]));
     } else {
@@ -179,6 +189,10 @@ std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform
     auto segments = decode_by_times(timed);
     for (std::size_t k = 0; k < timed.size(); ++k)
       results[timed_items[k]] = join_segments(std::move(segments[k]));
+  }
+  if (!shared.empty()) {
+    auto found = decode_with_context(shared);
+    for (std::size_t k = 0; k < shared.size(); ++k) results[shared_items[k]] = std::move(found[k]);
   }
   std::vector<Recognised> found = decode_whole(whole);
   for (std::size_t k = 0; k < items.size(); ++k) results[items[k]] = std::move(found[k]);
@@ -195,8 +209,8 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
       continue;
     }
     items.push_back(i);
-    lengths.push_back(is_owsm() ? static_cast<std::int64_t>(owsm_window() * sample_rate(model_))
-                                : static_cast<std::int64_t>(waveforms[i].size()));
+    lengths.push_back(has_window() ? static_cast<std::int64_t>(owsm_window() * sample_rate(model_))
+                                   : static_cast<std::int64_t>(waveforms[i].size()));
   }
   in_batches(lengths, [&](const std::vector<std::size_t>& positions) {
     std::vector<std::size_t> batch;
@@ -234,12 +248,13 @@ std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
 }
 
 Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
-                            const std::vector<std::size_t>& items) {
+                            const std::vector<std::size_t>& items,
+                            const std::vector<bool>& is_first) {
   const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate(model_));
   Lengths lengths;
   std::int64_t longest = 0;
   for (std::size_t item : items) {
-    lengths.push_back(is_owsm() ? window : static_cast<std::int64_t>(waveforms[item].size()));
+    lengths.push_back(has_window() ? window : static_cast<std::int64_t>(waveforms[item].size()));
     longest = std::max(longest, lengths.back());
   }
   const std::int64_t width = width_of(model_);
@@ -254,7 +269,11 @@ Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
     host = host.view({host.size(0), longest / width, width});
     for (std::int64_t& length : lengths) length /= width;
   }
-  return model_->encode(host.to(device_), lengths);
+  if (!is_owsm_ctc()) return model_->encode(host.to(device_), lengths);
+  std::vector<bool> knows_previous;
+  for (const std::size_t item : items) knows_previous.push_back(is_first.empty() || is_first[item]);
+  const AsrPrompt prompt = owsm_ctc_prompt(knows_previous);
+  return model_->encode(host.to(device_), lengths, &prompt);
 }
 
 void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
@@ -291,7 +310,11 @@ Recognition Speech2Text::finish(const std::vector<std::int64_t>& ids) const {
   for (std::int64_t id : ids)
     if (id != model_->settings().blank_id) out.token_ids.push_back(static_cast<int>(id));
   out.tokens = codec_.tokens().pieces(out.token_ids);
-  out.text = is_owsm() ? owsm_->spoken_text(out.tokens) : codec_.tokenizer().text(out.tokens);
+  out.text = has_window() ? spoken_text(codec_, out.tokens) : codec_.tokenizer().text(out.tokens);
+  if (is_owsm_ctc()) {
+    out.full_text = codec_.decode(out.token_ids);
+    out.language = options_.lang_sym;
+  }
   return out;
 }
 
@@ -361,8 +384,7 @@ void Speech2Text::add_times(const Encoded& encoded, std::vector<std::vector<Reco
       recognition.times.clear();
       for (const TokenTime& time :
            ctc_align(x, recognition.token_ids, static_cast<int>(model_->settings().blank_id))) {
-        recognition.times.push_back({static_cast<double>(time.begin_frame) * seconds_per_frame_,
-                                     static_cast<double>(time.end_frame) * seconds_per_frame_});
+        recognition.times.push_back({frame_time(time.begin_frame), frame_time(time.end_frame)});
         recognition.token_confidences.push_back(std::exp(static_cast<double>(time.log_prob)));
       }
     }
@@ -454,7 +476,7 @@ Recognised Speech2Text::join_segments(std::vector<LongSegment> segments) const {
 
 bool Speech2Text::is_long(Waveform waveform) const {
   // Twice, so that an utterance a little over the window is not torn: models bear that much.
-  const double limit = is_owsm() ? owsm_window() : 2 * options_.window;
+  const double limit = has_window() ? owsm_window() : 2 * options_.window;
   return options_.cut != "never" && !model_->frontend.is_empty() &&
          static_cast<double>(waveform.size()) > limit * sample_rate(model_);
 }
@@ -533,6 +555,7 @@ Recognised Speech2Text::join(const std::vector<Piece>& pieces,
 std::vector<LongSegment> Speech2Text::decode_long(const std::vector<float>& waveform, double window,
                                                   double context) {
   if (is_owsm()) return decode_by_times({Waveform(waveform)})[0];
+  if (is_owsm_ctc()) return decode_with_context({Waveform(waveform)})[0].segments;
   return decode_cut(waveform, cut_evenly(waveform.size(), sample_rate(model_), window, context))
       .segments;
 }

@@ -117,18 +117,30 @@ class Speech2Text {
   Recognition finish(const std::vector<std::int64_t>& ids) const;
   void add_times(const Encoded& encoded, std::vector<std::vector<Recognition>>& found);
   bool too_short(std::size_t num_samples) const {
-    return is_owsm() ? num_samples == 0 : speech::too_short(model_, num_samples);
+    return has_window() ? num_samples == 0 : speech::too_short(model_, num_samples);
   }
   std::string problem_of(Waveform waveform) const;
   bool is_transducer() const { return !model_->predictor.is_empty(); }
-  bool is_owsm() const { return !options_.lang_sym.empty(); }
+  bool is_owsm_ctc() const { return !model_->prompt_encoder.is_empty(); }
+  bool is_owsm() const { return !options_.lang_sym.empty() && !is_owsm_ctc(); }
+  // Whether every utterance is brought to the model's window.
+  bool has_window() const { return is_owsm() || is_owsm_ctc(); }
+  // Frames before the first of the sound: language and task of OWSM-CTC.
+  std::int64_t prefix_frames() const { return is_owsm_ctc() ? 2 : 0; }
+  double frame_time(std::size_t frame) const;  // seconds
   double owsm_window() const { return options_.owsm.window; }
   // Long recordings of an OWSM model, a window of each at a time.
   std::vector<std::vector<LongSegment>> decode_by_times(const std::vector<Waveform>& waveforms);
   Recognised join_segments(std::vector<LongSegment> segments) const;
+  // OWSM-CTC (owsm_ctc.cpp).
+  void check_owsm_ctc() const;
+  AsrPrompt owsm_ctc_prompt(const std::vector<bool>& knows_previous) const;
+  std::vector<Recognised> decode_with_context(const std::vector<Waveform>& waveforms);
   void in_batches(const std::vector<std::int64_t>& lengths,
                   const std::function<void(const std::vector<std::size_t>&)>& run);
-  Encoded encode(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items);
+  // `is_first`, by waveform: whether text_prev is what was said before it (OWSM-CTC); empty: of all.
+  Encoded encode(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
+                 const std::vector<bool>& is_first = {});
 
   AsrModel model_;
   TextCodec codec_;

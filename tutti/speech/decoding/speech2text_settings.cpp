@@ -13,9 +13,9 @@ void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
   s.refused("token_type", {}, "leave it out: the model's own config says it");
   for (const char* key : {"lang_prompt_token", "nlp_prompt_token", "prompt_token_file"})
     s.refused(key, {}, "leave it out");
-  for (const char* key :
-       {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar", "hugging_face_decoder",
-        "quantize_asr_model", "quantize_s2t_model", "quantize_lm", "lid_prompt"})
+  for (const char* key : {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar",
+                          "hugging_face_decoder", "quantize_asr_model", "quantize_s2t_model",
+                          "quantize_lm", "lid_prompt", "generate_interctc_outputs"})
     s.refused(key, {"false"}, "leave it out");
   // Without an n-gram model its weight weighs nothing; attention takes the fastest way anyway.
   for (const char* key :
@@ -75,6 +75,9 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
           "OWSM, long recordings: each window knows the text before it");
   s.field("first_lang_sym", &S::first_lang_sym, "first of the languages to choose from");
   s.field("last_lang_sym", &S::last_lang_sym, "last of the languages to choose from");
+  s.field("context_len_in_secs", &S::context_len_in_secs,
+          "OWSM-CTC, long recordings: what windows share on each side",
+          {.min = 0, .unit = "seconds"});
   add_espnet_only(s);
   return s;
 }

@@ -49,8 +49,10 @@ struct Speech2TextOptions {
   std::optional<std::string> text_prev;  // what was said before
   bool condition_on_prev_text = false;   // long recordings: each window knows the text before it
   std::string first_lang_sym, last_lang_sym;  // languages to choose from; empty: all
-  OwsmSymbols owsm;                           // no keys: the model's own config has them
-  config::Node espnet_only;                   // keys of ESPnet's that are taken at one value only
+  // OWSM-CTC, long recordings: windows overlap by so many seconds on each side.
+  double context_len_in_secs = 4.0;
+  OwsmSymbols owsm;          // no keys: the model's own config has them
+  config::Node espnet_only;  // keys of ESPnet's that are taken at one value only
 };
 
 // All keys of a recogniser.

@@ -22,15 +22,16 @@ using config::ValuePtr;
 
 // The model's own blocks, handed on as they are.
 const std::set<std::string_view> kModelKeys = {
-    "token_list", "input_size",   "frontend",       "frontend_conf",
-    "normalize",  "encoder",      "encoder_conf",   "normalize_conf",
-    "decoder",    "decoder_conf", "preencoder",     "postencoder",
-    "model",      "model_conf",   "joint_net_conf", "ctc_conf"};
+    "token_list",    "input_size",        "frontend",       "frontend_conf",
+    "normalize",     "encoder",           "encoder_conf",   "normalize_conf",
+    "decoder",       "decoder_conf",      "preencoder",     "postencoder",
+    "model",         "model_conf",        "joint_net_conf", "ctc_conf",
+    "promptencoder", "promptencoder_conf"};
 // Read below.
 const std::set<std::string_view> kReadHere = {
-    "token_type",     "bpemodel",      "use_adapter",       "save_strategy",
-    "use_lora",       "preprocessor",  "preprocessor_conf", "speech_volume_normalize",
-    "save_lora_only", "promptencoder", "promptencoder_conf"};
+    "token_type",    "bpemodel",     "use_adapter",       "save_strategy",
+    "use_lora",      "preprocessor", "preprocessor_conf", "speech_volume_normalize",
+    "save_lora_only"};
 // What trained the model, fed it, or ran the program: nothing of it changes what a trained model
 // says. A *_conf of a module that is refused itself is here too.
 const std::set<std::string_view> kHarmless = {
@@ -89,6 +90,14 @@ ValuePtr scalar(std::string text, const Mark& mark = {}) {
   value->kind = Kind::kScalar;
   value->quoted = true;
   value->text = std::move(text);
+  value->mark = mark;
+  return value;
+}
+
+ValuePtr number(const char* text, const Mark& mark) {
+  auto value = std::make_shared<Value>();
+  value->kind = Kind::kScalar;
+  value->text = text;
   value->mark = mark;
   return value;
 }
@@ -168,7 +177,13 @@ ValuePtr model_block(const Node& flat, const ModelFolder& model) {
   for (const auto& [key, node] : flat.items())
     if (kModelKeys.contains(key) && node.defined()) out.set(key, node.value());
   const Node weight = flat["model_conf"].is_map() ? flat["model_conf"]["ctc_weight"] : Node();
-  if (!weight.is_null() && weight.as<double>() == 1.0) {
+  const bool is_owsm_ctc = !flat["promptencoder"].is_null();
+  if (is_owsm_ctc) {  // CTC is all there is, which its config need not say
+    MapBuilder conf(flat["model_conf"]);
+    conf.set("ctc_weight", number("1.0", flat["model_conf"].mark()));
+    out.set("model_conf", conf.take());
+  }
+  if (is_owsm_ctc || (!weight.is_null() && weight.as<double>() == 1.0)) {
     // ESPnet builds no decoder then, whatever its default names.
     out.set("decoder", null_value());
     out.erase("decoder_conf");
@@ -214,10 +229,11 @@ Node from_flat(const Node& flat, const ModelFolder& model, Problems& problems) {
   // What the config holds says more than meta.yaml: s2t_train_config is also OWSM-CTC's.
   const std::string guessed = guess_task(flat);
   const std::string task = guessed == "asr" && !model.task.empty() ? model.task : guessed;
-  if (task != "asr" && task != "s2t") {
-    problems.add(flat,
-                 fmt::format("a model of ESPnet's task '{}', expected asr or s2t (OWSM)", task),
-                 "only speech recognition is supported");
+  if (task != "asr" && task != "s2t" && task != "s2t_ctc") {
+    problems.add(
+        flat,
+        fmt::format("a model of ESPnet's task '{}', expected asr, s2t (OWSM) or s2t_ctc", task),
+        "only speech recognition is supported");
     return flat;
   }
   for (const auto& [key, node] : flat.items())
@@ -225,10 +241,10 @@ Node from_flat(const Node& flat, const ModelFolder& model, Problems& problems) {
       problems.warn({flat.key_mark(key), key, "ignored: no key of an ESPnet2 version we know", ""});
   check_adapters(flat, problems);
   MapBuilder dataset;
-  dataset.set("preprocessor", preprocessor_block(flat, model, task == "s2t", problems));
+  dataset.set("preprocessor", preprocessor_block(flat, model, task != "asr", problems));
   MapBuilder out;
-  out.set("task",
-          scalar(task == "s2t" ? "espnet2.tasks.s2t.S2TTask" : "espnet2.tasks.asr.ASRTask"));
+  out.set("task", scalar(task == "asr" ? "espnet2.tasks.asr.ASRTask"
+                                       : fmt::format("espnet2.tasks.{}.S2TTask", task)));
   out.set("model", model_block(flat, model));
   out.set("dataset", dataset.take());
   return Node(out.take());

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "tutti/core/error.h"
 #include "tutti/speech/losses/label_smoothing.h"
 #include "tutti/speech/losses/transducer_loss.h"
@@ -106,6 +108,16 @@ AsrModelImpl::AsrModelImpl(Build build, AsrSettings settings) : settings_(std::m
         "joint_network",
         JointNetwork(build, s.vocab_size, s.encoder.output_size, predictor->size(), s.joint));
   }
+  if (s.prompt_encoder) {
+    const std::int64_t size = s.prompt_encoder->output_size, wide = s.encoder.output_size;
+    prompt_encoder = register_module("prompt_encoder", PromptEncoder(build, *s.prompt_encoder));
+    prompt_embed_ = register_module("embed", Embedding(build, s.vocab_size, size));
+    prompt_positions_ = PositionTable(size);
+    if (size != wide) {
+      embed_proj_ = register_module("embed_proj", Linear(build, size, wide));
+      prompt_proj_ = register_module("prompt_proj", Linear(build, size, wide));
+    }
+  }
   if (s.ctc_weight != 0.0)
     ctc = register_module("ctc", Ctc(build, s.vocab_size, s.encoder.output_size, s.ctc));
   if (ctc.is_empty() && decoder.is_empty() && joint_network.is_empty())
@@ -124,13 +136,41 @@ Features AsrModelImpl::extract_features(const torch::Tensor& speech,
           speech_lengths};
 }
 
-Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_lengths) {
+void AsrModelImpl::prompt_to(torch::ScalarType type) {
+  prompt_encoder->to(type);
+  prompt_embed_->to(type);
+  if (embed_proj_.is_empty()) return;
+  embed_proj_->to(type);
+  prompt_proj_->to(type);
+}
+
+EncoderPrompt AsrModelImpl::read_prompt(const AsrPrompt& prompt) {
+  const torch::Tensor before = prompt_embed_(prompt.previous);
+  const double scale = std::sqrt(static_cast<double>(before.size(2)));
+  const torch::Tensor memory = prompt_encoder->forward(
+      before * scale + prompt_positions_.rows(0, before.size(1), before.options()),
+      prompt.previous_lengths);
+  EncoderPrompt out;
+  out.memory_BSD = prompt_proj_.is_empty() ? memory : prompt_proj_(memory);
+  out.memory_bias =
+      key_bias(prompt.previous_lengths, out.memory_BSD.size(1), out.memory_BSD.options());
+  const torch::Tensor prefix = prompt_embed_(prompt.prefix);
+  out.prefix_BPD = embed_proj_.is_empty() ? prefix : embed_proj_(prefix);
+  return out;
+}
+
+Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_lengths,
+                             const AsrPrompt* prompt) {
+  if ((prompt != nullptr) == prompt_encoder.is_empty())
+    throw InternalError("AsrModel: a prompt belongs to a model with a prompt encoder");
   Features features = extract_features(speech, speech_lengths);
   if (is_training() && settings_.specaug) features = spec_augment(features, *settings_.specaug);
   if (!normalize.is_empty()) features = normalize->forward(features);
   // Features are float32; a model cast to bf16 wants them so.
   const auto type = encoder->weight_type();
-  return encoder->forward(features.values.to(type), features.lengths, ctc);
+  if (prompt == nullptr) return encoder->forward(features.values.to(type), features.lengths, ctc);
+  const EncoderPrompt told = read_prompt(*prompt);
+  return encoder->forward(features.values.to(type), features.lengths, ctc, &told);
 }
 
 torch::Tensor AsrModelImpl::ctc_loss(const Encoded& encoded, const AsrBatch& batch,

@@ -41,6 +41,13 @@ struct AsrBatch {
   Lengths text_ctc_lengths = {};
 };
 
+// What a model with a prompt encoder (OWSM-CTC) is told about each utterance.
+struct AsrPrompt {
+  torch::Tensor prefix;    // (B, 2) int64: language and task
+  torch::Tensor previous;  // (B, S) int64: the text before, <na> where there is none
+  Lengths previous_lengths;
+};
+
 // Mean over utterances, and what to log: loss, loss_ctc, loss_att, acc, loss_transducer,
 // loss_interctc_layerN; all 0-dim, detached, still on the device.
 struct AsrLoss {
@@ -56,12 +63,17 @@ class AsrModelImpl : public torch::nn::Module {
   AsrLoss forward(const AsrBatch& batch);
   // The losses alone, for a batch that is encoded already.
   AsrLoss loss(const Encoded& encoded, const AsrBatch& batch);
-  Encoded encode(const torch::Tensor& speech, const Lengths& speech_lengths);
+  // REQUIRES: a prompt exactly if the model has a prompt encoder.
+  Encoded encode(const torch::Tensor& speech, const Lengths& speech_lengths,
+                 const AsrPrompt* prompt = nullptr);
   // Frontend only: what collect_stats counts.
   Features extract_features(const torch::Tensor& speech, const Lengths& speech_lengths);
   // Minus log-probability of each text (with <eos>) by the attention decoder, (B).
   torch::Tensor attention_nll(const Encoded& encoded, const torch::Tensor& text_BL,
                               const Lengths& text_lengths);
+
+  // The parts that read a prompt, to the encoder's type.
+  void prompt_to(torch::ScalarType type);
 
   const AsrSettings& settings() const { return settings_; }
 
@@ -73,13 +85,19 @@ class AsrModelImpl : public torch::nn::Module {
   TransformerDecoder decoder{nullptr};
   Predictor predictor{nullptr};  // registered as "decoder", as ESPnet does
   JointNetwork joint_network{nullptr};
+  PromptEncoder prompt_encoder{nullptr};
 
  private:
   torch::Tensor attention_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
   torch::Tensor ctc_loss(const Encoded& encoded, const AsrBatch& batch, AsrLoss& result);
   torch::Tensor transducer_loss(const Encoded& encoded, const AsrBatch& batch);
 
+  EncoderPrompt read_prompt(const AsrPrompt& prompt);
+
   AsrSettings settings_;
+  Embedding prompt_embed_{nullptr};
+  Linear embed_proj_{nullptr}, prompt_proj_{nullptr};  // null: widths are equal
+  PositionTable prompt_positions_;
   WeightCasts casts_;
 };
 TORCH_MODULE(AsrModel);

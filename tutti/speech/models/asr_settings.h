@@ -81,6 +81,7 @@ struct EncoderSettings {
   int merge_conv_kernel = 3;
   double layer_drop_rate = 0.0;
   std::vector<double> stochastic_depth_rate;     // empty, or one per block
+  std::vector<bool> cross_attention;             // of a prompt: empty, or one per block
   std::vector<std::int64_t> interctc_layer_idx;  // from 1, below num_blocks
   bool interctc_use_conditioning = false;
   std::vector<std::int64_t> gradient_checkpoint_layers;  // 0: the input layer, then blocks from 1
@@ -136,6 +137,8 @@ struct AsrSettings {
   NormalizeSettings normalize;
 
   EncoderSettings encoder;
+  // OWSM-CTC: what reads the text before; language and task go in front of the frames.
+  std::optional<EncoderSettings> prompt_encoder;
   CtcSettings ctc;
   AsrDecoderKind decoder_kind = AsrDecoderKind::kAttention;
   DecoderSettings decoder;

@@ -41,6 +41,8 @@ struct BatchContext {
   torch::Tensor key_bias;      // (B, 1, 1, T), undefined: no padding
   torch::Tensor positions;     // (1, 2T-1 or more, D), (1, T, D) for legacy, or undefined
   torch::Tensor legacy_index;  // padded legacy batches: see attention.cpp
+  torch::Tensor memory_BSD;    // a prompt that blocks with cross-attention read, or undefined
+  torch::Tensor memory_bias;   // (B, 1, 1, S), undefined: no padding
 };
 
 class AttentionImpl : public torch::nn::Module {

@@ -96,7 +96,7 @@ torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& c
 }
 
 Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& lengths,
-                             const Ctc& ctc) {
+                             const Ctc& ctc, const EncoderPrompt* prompt) {
   Encoded result;
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     if (lengths[b] < min_input_length())
@@ -121,6 +121,12 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
       features_BTF);
 
   BatchContext context;
+  if (prompt != nullptr) {
+    x = torch::cat({prompt->prefix_BPD.to(x.scalar_type()), x}, 1);
+    for (std::int64_t& length : result.lengths) length += prompt->prefix_BPD.size(1);
+    context.memory_BSD = prompt->memory_BSD;
+    context.memory_bias = prompt->memory_bias;
+  }
   context.lengths = result.lengths;
   context.valid_BT = valid_mask(result.lengths, x.size(1), x.device());
   if (context.valid_BT.defined()) {
@@ -151,6 +157,23 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
   }
   result.out = norm_of(x, after_norm_);
   return result;
+}
+
+PromptEncoderImpl::PromptEncoderImpl(Build build, const EncoderSettings& settings) {
+  auto list = register_module("encoders", std::make_shared<torch::nn::Module>());
+  for (std::int64_t i = 0; i < settings.num_blocks; ++i)
+    blocks_.push_back(
+        list->register_module(std::to_string(i), make_encoder_block(build, settings, i)));
+  after_norm_ = register_module("after_norm", LayerNorm(build, settings.output_size));
+}
+
+torch::Tensor PromptEncoderImpl::forward(torch::Tensor x, const Lengths& lengths) {
+  BatchContext context;
+  context.lengths = lengths;
+  context.valid_BT = valid_mask(lengths, x.size(1), x.device());
+  if (context.valid_BT.defined()) context.key_bias = key_bias(lengths, x.size(1), x.options());
+  for (const auto& block : blocks_) x = block->forward(x, context);
+  return after_norm_(x);
 }
 
 }  // namespace tutti::speech

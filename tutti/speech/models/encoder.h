@@ -26,6 +26,13 @@ struct Encoded {
   std::vector<std::pair<std::int64_t, torch::Tensor>> intermediate;  // interCTC: (block, (B, T, D))
 };
 
+// What an encoder with cross-attention is told beside the sound (OWSM-CTC).
+struct EncoderPrompt {
+  torch::Tensor prefix_BPD;   // goes in front of the frames, which then are P more
+  torch::Tensor memory_BSD;   // what blocks look at
+  torch::Tensor memory_bias;  // (B, 1, 1, S), undefined: no padding
+};
+
 // One block; x (B, T, D).
 class EncoderBlock : public torch::nn::Module, public trainer::Recomputable {
  public:
@@ -49,7 +56,7 @@ class EncoderImpl : public torch::nn::Module {
   // features (B, T, F), zero past the end. `ctc` is needed for self-conditioning only.
   // Throws DataError when an utterance is shorter than min_input_length().
   Encoded forward(const torch::Tensor& features_BTF, const Lengths& lengths,
-                  const Ctc& ctc = nullptr);
+                  const Ctc& ctc = nullptr, const EncoderPrompt* prompt = nullptr);
 
   std::int64_t output_length(std::int64_t input_length) const;
   std::int64_t min_input_length() const;
@@ -67,5 +74,17 @@ class EncoderImpl : public torch::nn::Module {
   PositionTable position_table_;
 };
 TORCH_MODULE(Encoder);
+
+// Transformer blocks over tokens: reads the text before (OWSM-CTC). x (B, S, P) with positions.
+class PromptEncoderImpl : public torch::nn::Module {
+ public:
+  PromptEncoderImpl(Build build, const EncoderSettings& settings);
+  torch::Tensor forward(torch::Tensor x_BSP, const Lengths& lengths);
+
+ private:
+  std::vector<std::shared_ptr<EncoderBlock>> blocks_;
+  LayerNorm after_norm_{nullptr};
+};
+TORCH_MODULE(PromptEncoder);
 
 }  // namespace tutti::speech

@@ -208,7 +208,8 @@ class ConvolutionalGatingMlp final : public torch::nn::Module {
 
 class EBranchformerBlock final : public EncoderBlock {
  public:
-  EBranchformerBlock(Build build, const EncoderSettings& settings) : rate_(settings.dropout_rate) {
+  EBranchformerBlock(Build build, const EncoderSettings& settings, std::int64_t index)
+      : rate_(settings.dropout_rate) {
     const std::int64_t size = settings.output_size;
     attn_ = register_module("attn", Attention(build, attention_settings(settings)));
     cgmlp_ = register_module("cgmlp", std::make_shared<ConvolutionalGatingMlp>(build, settings));
@@ -227,6 +228,15 @@ class EBranchformerBlock final : public EncoderBlock {
     fusion_ = register_module("depthwise_conv_fusion",
                               Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel)));
     merge_proj_ = register_module("merge_proj", Linear(build, 2 * size, size));
+    if (!settings.cross_attention.empty() &&
+        settings.cross_attention[static_cast<std::size_t>(index)]) {
+      cross_attn_ = register_module(
+          "cross_attn", Attention(build, AttentionImpl::Settings{
+                                             .size = size,
+                                             .heads = settings.attention_heads,
+                                             .dropout_rate = settings.attention_dropout_rate}));
+      norm_cross_attn_ = register_module("norm_cross_attn", LayerNorm(build, size));
+    }
   }
 
   torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
@@ -246,12 +256,19 @@ class EBranchformerBlock final : public EncoderBlock {
     const torch::Tensor both = join_dropped(global, local, context.valid_BT, rate);
     const torch::Tensor fused =
         depthwise_conv(both, fusion_->weight, fusion_->bias, /*residual=*/true);
-    const LayerNorm next = feed_forward_.is_empty() ? norm_final_ : norm_ff_;
-    const NormFor purpose = feed_forward_.is_empty() ? NormFor::kSum : NormFor::kProduct;
+    // What follows the merge: a feed-forward layer, cross-attention, both or neither.
+    const bool looks = !cross_attn_.is_empty() && context.memory_BSD.defined();
+    const LayerNorm last = looks ? norm_cross_attn_ : norm_final_;
+    const NormFor last_purpose = looks ? NormFor::kProduct : NormFor::kSum;
+    const LayerNorm next = feed_forward_.is_empty() ? last : norm_ff_;
+    const NormFor purpose = feed_forward_.is_empty() ? last_purpose : NormFor::kProduct;
     x = add_and_norm(x.sum, merge_proj_(fused), 1.0, rate, next, nullptr, purpose);
-    if (feed_forward_.is_empty()) return x.first;
-    return add_and_norm(x.sum, feed_forward_(x.first), ff_scale, rate, norm_final_, nullptr,
-                        NormFor::kSum)
+    if (!feed_forward_.is_empty())
+      x = add_and_norm(x.sum, feed_forward_(x.first), ff_scale, rate, last, nullptr, last_purpose);
+    if (!looks) return x.first;
+    return add_and_norm(x.sum,
+                        cross_attn_->forward(x.first, context.memory_BSD, context.memory_bias), 1.0,
+                        rate, norm_final_, nullptr, NormFor::kSum)
         .first;
   }
 
@@ -263,6 +280,8 @@ class EBranchformerBlock final : public EncoderBlock {
       norm_final_{nullptr};
   Conv1d fusion_{nullptr};
   Linear merge_proj_{nullptr};
+  Attention cross_attn_{nullptr};
+  LayerNorm norm_cross_attn_{nullptr};
   double rate_ = 0;
 };
 
@@ -276,7 +295,7 @@ std::shared_ptr<EncoderBlock> make_encoder_block(Build build, const EncoderSetti
     case EncoderKind::kConformer:
       return std::make_shared<ConformerBlock>(build, settings, index);
     case EncoderKind::kEBranchformer:
-      return std::make_shared<EBranchformerBlock>(build, settings);
+      return std::make_shared<EBranchformerBlock>(build, settings, index);
   }
   return nullptr;
 }

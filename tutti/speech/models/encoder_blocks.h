@@ -8,7 +8,7 @@
 namespace tutti::speech {
 
 std::shared_ptr<InputLayer> make_input_layer(Build build, const EncoderSettings& settings);
-// `index` counts from 0; it picks the stochastic depth.
+// `index` counts from 0; it picks the stochastic depth and the cross-attention.
 std::shared_ptr<EncoderBlock> make_encoder_block(Build build, const EncoderSettings& settings,
                                                  std::int64_t index);
 

@@ -61,6 +61,7 @@ struct ConformerConf : RelativeConf {
 };
 struct EBranchformerConf : RelativeConf {
   EBranchformerConf() { num_blocks = 12; }
+  Node use_cross_attention;
   std::int64_t cgmlp_linear_units = 2048;
   std::int64_t cgmlp_conv_kernel = 31;
   bool use_linear_after_conv = false;
@@ -180,8 +181,13 @@ Schema<ConformerConf> conformer_schema() {
   return s;
 }
 
-Schema<EBranchformerConf> e_branchformer_schema() {
-  Schema<EBranchformerConf> s("e_branchformer", "E-Branchformer encoder.");
+Schema<EBranchformerConf> e_branchformer_schema(bool is_ctc = false) {
+  Schema<EBranchformerConf> s(
+      is_ctc ? "e_branchformer_ctc" : "e_branchformer",
+      is_ctc ? "E-Branchformer that reads a prompt (OWSM-CTC)." : "E-Branchformer encoder.");
+  if (is_ctc)
+    s.field("use_cross_attention", &EBranchformerConf::use_cross_attention,
+            "whether blocks look at the prompt: true, false, or one per block");
   add_common(s);
   add_relative(s, "attention_layer_type", "ffn_activation_type");
   s.field("cgmlp_linear_units", &EBranchformerConf::cgmlp_linear_units,
@@ -295,8 +301,8 @@ EncoderSettings read_conformer(const Node& node, Problems& problems) {
   return s;
 }
 
-EncoderSettings read_e_branchformer(const Node& node, Problems& problems) {
-  const EBranchformerConf conf = e_branchformer_schema().parse(node, problems);
+EncoderSettings from_e_branchformer(const Node& node, const EBranchformerConf& conf,
+                                    Problems& problems) {
   EncoderSettings s = from_common(node, conf, problems);
   s.kind = EncoderKind::kEBranchformer;
   s.positions = position_kind(node, conf, problems);
@@ -317,6 +323,26 @@ EncoderSettings read_e_branchformer(const Node& node, Problems& problems) {
   return s;
 }
 
+EncoderSettings read_e_branchformer(const Node& node, Problems& problems) {
+  return from_e_branchformer(node, e_branchformer_schema().parse(node, problems), problems);
+}
+
+EncoderSettings read_e_branchformer_ctc(const Node& node, Problems& problems) {
+  EBranchformerConf conf = e_branchformer_schema(true).parse(node, problems);
+  if (node["input_layer"].is_null()) conf.input_layer = "conv2d8";
+  EncoderSettings s = from_e_branchformer(node, conf, problems);
+  const Node& looks = conf.use_cross_attention;
+  const auto count = static_cast<std::size_t>(s.num_blocks);
+  if (looks.is_list())
+    for (const Node& one : looks.elements()) s.cross_attention.push_back(one.value_or(false));
+  else
+    s.cross_attention.assign(count, looks.value_or(true));
+  if (s.cross_attention.size() != count)
+    problems.add(looks, "got " + std::to_string(s.cross_attention.size()) +
+                            " values, expected num_blocks = " + std::to_string(count));
+  return s;
+}
+
 struct EncoderRow {
   const char* name;
   EncoderSettings (*read)(const Node& conf, Problems& problems);
@@ -326,6 +352,8 @@ const EncoderRow kEncoders[] = {
     {"transformer", read_transformer, [] { return transformer_schema().info(); }},
     {"conformer", read_conformer, [] { return conformer_schema().info(); }},
     {"e_branchformer", read_e_branchformer, [] { return e_branchformer_schema().info(); }},
+    {"e_branchformer_ctc", read_e_branchformer_ctc,
+     [] { return e_branchformer_schema(true).info(); }},
 };
 
 }  // namespace

@@ -35,6 +35,7 @@ struct ModelBlock {
   Node token_list;
   Node frontend, frontend_conf, specaug, specaug_conf, normalize, normalize_conf;
   Node encoder, encoder_conf, decoder, decoder_conf, ctc_conf, joint_net_conf, model_conf;
+  Node promptencoder, promptencoder_conf;
   std::optional<std::string> init;
 };
 
@@ -54,6 +55,8 @@ Schema<ModelBlock> model_schema() {
   s.field("normalize_conf", &T::normalize_conf, "its settings");
   s.field("encoder", &T::encoder, join(encoder_names(), ", "));
   s.field("encoder_conf", &T::encoder_conf, "its settings");
+  s.field("promptencoder", &T::promptencoder, "transformer, of OWSM-CTC; null: none");
+  s.field("promptencoder_conf", &T::promptencoder_conf, "its settings");
   s.field("decoder", &T::decoder, "transformer, transducer, stateless or null (CTC alone)");
   s.field("decoder_conf", &T::decoder_conf, "its settings");
   s.field("joint_net_conf", &T::joint_net_conf, "joint network of a transducer");
@@ -62,7 +65,7 @@ Schema<ModelBlock> model_schema() {
   std::vector<std::string> methods = config::init_methods();
   methods.emplace_back("none");
   s.field("init", &T::init, "how weights begin; null: as the top-level init", {.one_of = methods});
-  s.refused("model", {"espnet"}, "remove it: the task decides");
+  s.refused("model", {"espnet", "espnet_ctc"}, "remove it: the task decides");
   for (const char* part : {"preencoder", "postencoder"}) {
     s.refused(part, {}, "leave it out");
     s.refused(std::string(part) + "_conf", {}, "leave it out");
@@ -378,6 +381,7 @@ struct ModelConf {
   bool extract_feats_in_collect_stats = true;
   bool autocast_frontend = false;
   double multi_blank_sigma = 0.05;
+  Node ctc_asr_only;
 };
 
 Schema<ModelConf> model_conf_schema(bool is_s2t) {
@@ -407,6 +411,8 @@ Schema<ModelConf> model_conf_schema(bool is_s2t) {
   if (is_s2t) {
     s.field("sym_sop", &T::sym_sop, "the token before a previous text");
     s.field("sym_na", &T::sym_na, "the token of 'not available'");
+    s.field("ctc_asr_only", &T::ctc_asr_only,
+            "OWSM-CTC: which CTC layers learnt text_ctc; of training, which is not there");
   }
   return s;
 }
@@ -462,6 +468,20 @@ void read_tokens(const Node& model, ReadOptions options, AsrSettings& settings,
                  "set token_list (a file or a list) or vocab_size");
 }
 
+// Its input is a token's vector of its own width: it has no input layer.
+void read_prompt_encoder(const Node& model, AsrSettings& settings, Problems& problems) {
+  const Node name = model["promptencoder"];
+  const bool looks = !settings.encoder.cross_attention.empty();
+  if (name.is_null() != !looks)
+    problems.add(name.is_null() ? model["encoder"] : name,
+                 "a prompt encoder and encoder: e_branchformer_ctc go together",
+                 "set both (OWSM-CTC), or neither");
+  if (name.is_null()) return;
+  if (text_of(name) != "transformer") refuse_name(name, {"transformer"}, true, "", problems);
+  settings.prompt_encoder =
+      read_encoder_conf("transformer", name, model["promptencoder_conf"], problems);
+}
+
 AsrSettings read_block(const Node& model, const ModelBlock& block, bool is_s2t, ReadOptions options,
                        Problems& problems) {
   AsrSettings settings;
@@ -495,6 +515,7 @@ AsrSettings read_block(const Node& model, const ModelBlock& block, bool is_s2t, 
     settings.encoder =
         read_encoder_conf(text_of(encoder), encoder, model["encoder_conf"], problems);
 
+  read_prompt_encoder(model, settings, problems);
   const Node decoder = model["decoder"];
   const std::string name = text_of(decoder);
   if (name.empty()) {
@@ -543,7 +564,7 @@ AsrSettings read_asr_settings(const Node& config, Problems& problems, ReadOption
   config::add_task_components(tasks);
   const config::Component* task = tasks.require("task", config["task"], problems);
   if (task == nullptr) return {};
-  return read_asr_model_block(config["model"], task->name == "s2t", problems, options);
+  return read_asr_model_block(config["model"], task->name != "asr", problems, options);
 }
 
 std::vector<config::SchemaInfo> asr_model_reference() {

@@ -9,6 +9,7 @@
 #include "tutti/speech/loading/state_dict.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
+#include "tutti/systems/models/adapt_config.h"
 #include "tutti/systems/models/model_info.h"
 #include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
@@ -85,6 +86,8 @@ void convert_model(const fs::path& folder, const fs::path& out, bool force) {
                   "```\n",
                   fs::absolute(out).filename().string(), source.weights.filename().string()));
   write_file_atomic(out / kPackedConfig, config::to_yaml(config::from_json(config)));
+  if (const std::string adapt = adapt_config(config); !adapt.empty())
+    write_file_atomic(out / kPackedAdapt, adapt);
   log::info("{} converted into {}", source.root.string(), out.string());
 }
 

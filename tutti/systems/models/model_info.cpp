@@ -64,12 +64,13 @@ void describe_network(const speech::ModelFolder& folder, const config::Node& tra
   info["token_type"] =
       training["dataset"]["preprocessor"]["token_type"].value_or<std::string>("bpe");
   info["sample_rate"] = s.frontend.fs;
-  if (info["task"] == "s2t") {
-    speech::Speech2TextOptions options;
-    complete_options(training, {}, options);
+  if (info["task"] != "asr") {
+    const speech::OwsmSymbols symbols = owsm_symbols(training);
     const speech::TokenList list(s.token_list);
-    info["languages"] = speech::OwsmTokens(list, options.owsm).languages();
-    info["window"] = options.owsm.window;
+    // OWSM-CTC can do without the tokens of times, by which the others are told from languages.
+    if (info["task"] == "s2t" || list.find(symbols.no_times) >= 0)
+      info["languages"] = speech::OwsmTokens(list, symbols).languages();
+    info["window"] = symbols.window;
   }
   if (!fs::exists(folder.weights)) return;
   const auto weights = trainer::open_weights(folder.weights);
@@ -99,7 +100,7 @@ Json describe_model(const fs::path& path) {
   config::Problems problems;
   const config::Node training = speech::read_training_config(folder, problems);
   if (problems.empty()) {
-    info["task"] = is_s2t(training) ? "s2t" : "asr";
+    info["task"] = is_s2t(training) ? "s2t" : is_s2t_ctc(training) ? "s2t_ctc" : "asr";
     speech::AsrSettings settings = speech::read_asr_settings(training, problems);
     if (problems.empty()) describe_network(folder, training, settings, info);
   }
@@ -126,10 +127,9 @@ std::string model_text(const Json& info) {
                                info["token_type"].get<std::string>()));
   if (info.contains("sample_rate"))
     line("sample rate", fmt::format("{} Hz", info["sample_rate"].get<int>()));
-  if (info.contains("languages")) {
+  if (info.contains("languages"))
     line("languages", fmt::format("{}: {}", info["languages"].size(), words(info["languages"])));
-    line("window", fmt::format("{} s", info["window"].get<double>()));
-  }
+  if (info.contains("window")) line("window", fmt::format("{} s", info["window"].get<double>()));
   line("lm", info.value("language_model", ""));
   line("missing", words(info["missing"]));
   for (const Json& problem : info["problems"]) line("problem", problem.get<std::string>());

@@ -108,7 +108,8 @@ config::Node read_model_config(const speech::ModelFolder& model) {
         fmt::format("{}: meta.yaml names {}, which is not there", model.root.string(), file),
         "fetch the whole folder (git lfs pull, where it was cloned)");
   const config::Node config = config::parse_yaml(read_file(model.config), model.config.string());
-  if (!speech::is_flat_config(config) && !fs::exists(model.root / "meta.yaml"))
+  if (!speech::is_flat_config(config) && !fs::exists(model.root / "meta.yaml") &&
+      !is_pack(model.config.parent_path()))
     return read_experiment_config(model.config);
   config::Problems problems;
   const config::Node training = speech::read_training_config(model, problems);
@@ -119,6 +120,17 @@ config::Node read_model_config(const speech::ModelFolder& model) {
 
 void complete_options(const config::Node& training, const config::Node& asked,
                       speech::Speech2TextOptions& options) {
+  if (is_s2t_ctc(training)) {
+    const std::string target = asked.is_map() ? asked["_target_"].value_or<std::string>("") : "";
+    const bool is_search = target.ends_with(".Speech2Text") ||
+                           (target.empty() && asked.is_map() && !asked["beam_size"].is_null());
+    if (!is_search) options.ctc_greedy = true;
+    if (options.lang_sym.empty())
+      options.lang_sym =
+          training["dataset"]["preprocessor"]["nolang_symbol"].value_or<std::string>("<nolang>");
+    options.owsm = owsm_symbols(training);
+    return;
+  }
   if (!is_s2t(training)) {
     if (!options.lang_sym.empty())
       throw ConfigError("lang_sym: got " + options.lang_sym +

@@ -2,9 +2,25 @@
 
 namespace tutti::systems {
 
-bool is_s2t(const config::Node& training) {
-  const config::Node task = training["task"];
-  return task.is_scalar() && (task.raw() == "s2t" || task.raw().ends_with(".S2TTask"));
+namespace {
+
+bool is_task(const config::Node& task, const char* name) {
+  return task.is_scalar() &&
+         (task.raw() == name || task.raw().ends_with(std::string(".") + name + ".S2TTask"));
+}
+
+}  // namespace
+
+bool is_s2t(const config::Node& training) { return is_task(training["task"], "s2t"); }
+
+bool is_s2t_ctc(const config::Node& training) { return is_task(training["task"], "s2t_ctc"); }
+
+void check_trainable(const config::Node& training, config::Problems& problems) {
+  if (is_s2t_ctc(training))
+    problems.add(
+        training["task"],
+        "got '" + training["task"].raw() + "': models of this task are decoded, not trained",
+        "train task: espnet2.tasks.s2t.S2TTask or espnet2.tasks.asr.ASRTask");
 }
 
 speech::OwsmSymbols owsm_symbols(const config::Node& training) {

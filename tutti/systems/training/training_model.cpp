@@ -8,6 +8,7 @@
 #include "tutti/speech/decoding/speech2text.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
+#include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/systems/torchscript_settings.h"
 #include "tutti/trainer/init.h"
@@ -29,6 +30,7 @@ std::unique_ptr<trainer::TrainableModel> make_torchscript(const config::Node& mo
 
 std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) {
   config::Problems problems;
+  check_trainable(training, problems);
   auto settings = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
   if (settings.init.empty()) settings.init = training["init"].value_or<std::string>("");

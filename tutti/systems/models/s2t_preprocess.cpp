@@ -1,4 +1,4 @@
-#include "tutti/systems/s2t_preprocess.h"
+#include "tutti/systems/models/s2t_preprocess.h"
 
 #include <fmt/format.h>
 
