@@ -1,4 +1,5 @@
 // Our reader against the sentencepiece programs, on text that is hard on purpose.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
