@@ -115,12 +115,13 @@ TEST(CommandLine, ATabIsNamed) {
 }
 
 TEST(CommandLine, ABlankAfterTheColonIsMissed) {
-  // The end of the line before, a value of its own, a key of a flow map, and a line among keys.
-  EXPECT_THAT(check_file("train.yaml", "optimizer:\n  _target_: adam\n  lr:0.005\n"),
-              HasSubstr("train.yaml:3:3: got 'lr:0.005', which has no blank after the colon\n"
-                        "  fix: write lr: 0.005"));
+  // The last of the keys, a value of its own, a key of a flow map, and a line among keys.
+  EXPECT_THAT(
+      check_file("train.yaml", "optimizer:\n  _target_: adam\n  lr:0.005\n"),
+      HasSubstr("train.yaml:3:3: optimizer.lr:0.005: a key without a blank after its colon\n"
+                "  fix: write lr: 0.005"));
   EXPECT_THAT(check_file("train.yaml", "optimizer:\n  lr:0.005\n"),
-              HasSubstr("train.yaml:2:3: got 'lr:0.005'"));
+              HasSubstr("train.yaml:2:3: optimizer: got 'lr:0.005'"));
   EXPECT_THAT(check_file("train.yaml", "optimizer: {_target_: adam, lr:0.005}\n"),
               HasSubstr("fix: write lr: 0.005"));
   EXPECT_THAT(check_file("train.yaml", "optimizer:\n  lr:0.005\n  _target_: adam\n"),
@@ -150,7 +151,7 @@ TEST(CommandLine, FilesOfSeveralKindsAreCheckedEachForItself) {
   const fs::path training = folder.path() / "training.yaml";
   const fs::path inference = folder.path() / "inference.yaml";
   const fs::path overlay = folder.path() / "parallel_two.yaml";
-  write_file_atomic(training, "task: asr\nmodel: {encoder: conformer}\n");
+  write_file_atomic(training, "task: asr\nmodel: {encoder: conformer, decoder: transformer}\n");
   write_file_atomic(inference,
                     "model: {_target_: asr, asr_model_file: '${exp_dir}/valid.acc.ave.pth'}\n");
   write_file_atomic(overlay, "parallel: {env: local, n_workers: 2}\n");
@@ -177,9 +178,10 @@ TEST(CommandLine, FilesOfSeveralKindsAreCheckedEachForItself) {
 }
 
 TEST(CommandLine, TheCauseIsReportedWithoutWhatFollowsFromIt) {
-  const std::string text = check_file("training.yaml",
-                                      "task: asr\nmodel: {encoder: conformer, encoder_conf: "
-                                      "{output_size: 6, attention_head: 2}}\n");
+  const std::string text =
+      check_file("training.yaml",
+                 "task: asr\nmodel: {encoder: conformer, decoder: transformer, encoder_conf: "
+                 "{output_size: 6, attention_head: 2}}\n");
   EXPECT_THAT(text,
               HasSubstr("attention_head: unknown key\n  fix: did you mean 'attention_heads'?"));
   EXPECT_THAT(text, HasSubstr("1 problem\n"));
@@ -191,7 +193,8 @@ TEST(CommandLine, FilesThatNobodyMakesMustBeThere) {
   const TempFolder folder;
   const fs::path file = folder.path() / "training.yaml";
   const std::string model =
-      "task: asr\nmodel: {encoder: conformer, token_list: '${data_dir}/tok/tokens.txt'}\n";
+      "task: asr\nmodel: {encoder: conformer, decoder: transformer, token_list: "
+      "'${data_dir}/tok/tokens.txt'}\n";
   const std::string recipe = "recipe_dir: " + folder.path().string() + "\n";
   const auto check = [&](const std::string& text, std::vector<std::string> words = {}) {
     write_file_atomic(file, recipe + model + text);
