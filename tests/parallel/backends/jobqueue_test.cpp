@@ -53,7 +53,8 @@ TEST_F(JobQueue, ExportedKeysAreThoseOfTheSubmissionsOwnWorkers) {
     for (std::size_t i = 0; i < hex.size(); i += 2)
       text.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
     std::set<std::string> ids;
-    for (const auto& [id, key] : Json::parse(text).at("keys").items()) ids.insert(id);
+    const Json info = Json::parse(text);
+    for (const auto& [id, key] : info.at("keys").items()) ids.insert(id);
     exported.push_back(ids);
     return says(std::to_string(exported.size()) + "\n");
   });
