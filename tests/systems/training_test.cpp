@@ -107,7 +107,7 @@ bool is_saving(const ToyTraining& toy) {
 }
 
 TEST_F(Training, ASignalWhileACheckpointIsWrittenLeavesAWholeOne) {
-  const ToyTraining toy(4, 1, 1, /*ballast=*/100);
+  const ToyTraining toy(4, 1, 1, /*ballast=*/30);
   const std::string often =
       "+trainer.callbacks=[{_target_: model_checkpoint, every_n_train_steps: 1}]";
   Process process = toy.start({"trainer.devices=2", "trainer.max_epochs=50", often});
