@@ -86,6 +86,21 @@ bool pieces_done(const fs::path& folder, const AsyncJob& job) {
   return true;
 }
 
+// Whether a process of this machine that was started as a worker is there, though no heartbeat is: on
+// a busy machine a program with large libraries takes longer to load than any grace.
+bool starts_here(const fs::path& output_folder, const AsyncJob& job) {
+  if (!is_local(job.settings)) return false;
+  for (const JobStatus& noted : noted_jobs(output_folder)) {
+    try {
+      if (read_file(fs::path("/proc") / noted.job_id / "cmdline").find(job.generation) !=
+          std::string::npos)
+        return true;
+    } catch (const IoError&) {  // it has ended
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& settings,
@@ -203,9 +218,10 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
           failure = fmt::format("job {}: {}", status.job_id, status.reason);
       }
     }
-    const bool just_now =
-        !any_note && Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds;
-    if (!stop && (!state.jobs.empty() || just_now)) {
+    const bool starts =
+        !any_note && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
+                      starts_here(output_folder, job));
+    if (!stop && (!state.jobs.empty() || starts)) {
       state.state = "queued";
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
     } else {
