@@ -48,6 +48,10 @@ class DemoPage : public testing::Test {
     thread_ = std::thread([this] { server_->run(); });
     url_ = "http://127.0.0.1:" + std::to_string(server_->port()) + "/";
   }
+  // On the heap: Debian's library is built with TLS and its clients are a byte larger than the header tells us.
+  std::unique_ptr<httplib::Client> client() const {
+    return std::make_unique<httplib::Client>("127.0.0.1", server_->port());
+  }
   void TearDown() override {
     server_->stop();
     thread_.join();
@@ -120,19 +124,19 @@ TEST_F(DemoPage, OffersExamples) {
   WebDriver::wait([&] { return browser.text("#examples") == "Or listen in: one two"; });
   browser.click(".example");
   WebDriver::wait([&] { return browser.text("#text") == "heard a tone"; });
-  httplib::Client client("127.0.0.1", server_->port());
-  EXPECT_EQ(client.Get("/api/examples/0")->body, read_file(wav));
-  EXPECT_EQ(client.Get("/api/examples/1")->status, 404);
-  EXPECT_EQ(client.Get("/api/examples/..%2f..%2fetc%2fpasswd")->status, 404);
+  const auto http = client();
+  EXPECT_EQ(http->Get("/api/examples/0")->body, read_file(wav));
+  EXPECT_EQ(http->Get("/api/examples/1")->status, 404);
+  EXPECT_EQ(http->Get("/api/examples/..%2f..%2fetc%2fpasswd")->status, 404);
 }
 
 TEST_F(DemoPage, LimitsSizeAndRate) {
   serve({.max_upload_bytes = 1000, .max_requests_per_minute = 2});
-  httplib::Client client("127.0.0.1", server_->port());
-  EXPECT_EQ(client.Post("/api/recognize", std::string(5000, 'x'), "audio/wav")->status, 413);
-  EXPECT_EQ(client.Post("/api/recognize", "junk", "audio/wav")->status, 422);
-  EXPECT_EQ(client.Post("/api/recognize", "junk", "audio/wav")->status, 422);
-  EXPECT_EQ(client.Post("/api/recognize", "junk", "audio/wav")->status, 429);
+  const auto http = client();
+  EXPECT_EQ(http->Post("/api/recognize", std::string(5000, 'x'), "audio/wav")->status, 413);
+  EXPECT_EQ(http->Post("/api/recognize", "junk", "audio/wav")->status, 422);
+  EXPECT_EQ(http->Post("/api/recognize", "junk", "audio/wav")->status, 422);
+  EXPECT_EQ(http->Post("/api/recognize", "junk", "audio/wav")->status, 429);
 }
 
 }  // namespace
