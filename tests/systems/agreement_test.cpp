@@ -105,6 +105,13 @@ class Agreement : public testing::Test {
                         .timeout = std::chrono::minutes(3)});
   }
 
+  // Into how many parts `word` cuts the text.
+  static std::size_t split_on(const std::string& text, const std::string& word) {
+    std::size_t parts = 1;
+    for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++parts;
+    return parts;
+  }
+
   // The first complaint: "FILE:4:3: key: what".
   static std::string complaint(const std::string& text) {
     for (const auto& line : split(text, '\n'))
@@ -332,6 +339,26 @@ TEST_F(Agreement, OnWhatIsAccepted) {
        "++parallel.on_error=skip", "++parallel.max_retries=0"},
   };
   for (const auto& overrides : cases) expect_agreement(overrides, true);
+}
+
+TEST_F(Agreement, WhatTrainingRefusesIsSaidBeforeStatisticsAreReplaced) {
+  const auto both = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"run", "--stages", "collect_stats", "train", "--training_config",
+                                 training(), "exp_tag=early"});
+    return run(words);
+  };
+  const std::vector<std::string> two_ranks = {"num_device=2", "++trainer.devices=2",
+                                              "++trainer.precision=bf16"};
+  const CommandResult trained = both(two_ranks);
+  ASSERT_TRUE(trained.ok()) << trained.err;
+  // Two ranks read the config as well; one word about it is enough.
+  EXPECT_EQ(split_on(trained.err, "'bf16' is read as 'bf16-mixed'"), 2U) << trained.err;
+  const fs::path statistics = folder_->path() / "exp/stats_early/train/feats_stats.npz";
+  const std::string before = read_file(statistics);
+  const CommandResult changed = both({"model.frontend_conf.hop_length=200"});
+  EXPECT_EQ(changed.exit_code, 2) << changed.err;
+  EXPECT_THAT(changed.err, testing::HasSubstr("was trained with another config"));
+  EXPECT_EQ(read_file(statistics), before);
 }
 
 TEST_F(Agreement, OnInference) {
