@@ -78,7 +78,7 @@ std::vector<std::string> two_ranks(const std::vector<std::string>& more) {
   return words;
 }
 
-// The bias before a norm has no gradient but rounding, which Adam makes steps of.
+// Some weights have no gradient but rounding (the bias of keys), which Adam makes steps of.
 constexpr double kSame = 1e-7;
 
 TEST(TrainConformer, BatchNormsOfAllRanksTrainAsOneProcess) {
