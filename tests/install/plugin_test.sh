@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: plugin_test.sh SOURCE BUILD WORK CXX: does what docs/extending.md says, with an installed Tutti.
 set -euo pipefail
-source=$1 build=$2 work=$3 export CXX=$4
+source=$1 build=$2 work=$3
+export CXX=$4
 rm -rf "$work" && mkdir -p "$work/recipe"
 cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
 
