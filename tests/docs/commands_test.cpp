@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/docs/blocks.h"
+#include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
 
 namespace tutti {
@@ -186,16 +187,27 @@ TEST(Docs, RecipesAreCheckedAsTheirReadmesTypeThem) {
 }
 
 TEST(Docs, NoBlockEscapes) {
-  const std::set<std::string> looked_at = {
-      "yaml",       "yaml plugin",   "console test",     "console",          "sh",
-      "sh package", "cmake package", "cpp plugin model", "cpp plugin parts", "cpp plugin runner",
-      "text",  // what programs print, and diagrams
-      "cpp"};  // parts of a whole that is compiled elsewhere
+  const std::set<std::string> looked_at = {"yaml",
+                                           "yaml plugin",
+                                           "console test",
+                                           "console",
+                                           "sh",
+                                           "sh package",
+                                           "cmake package",
+                                           "cpp plugin model",
+                                           "cpp plugin parts",
+                                           "cpp plugin runner",
+                                           "text",  // what programs print, and diagrams
+                                           "json",
+                                           "cpp"};  // parts of a whole that is compiled elsewhere
   static const std::regex kCommand(R"(^(\$ )?(tutti|build/bin/tutti|\./run) .*)");
   for (const fs::path& page : all_pages())
     for (const Block& block : blocks_of(page)) {
       EXPECT_TRUE(looked_at.contains(block.language))
           << block.where << ": ```" << block.language << ": say what it is";
+      if (block.language == "json") {
+        EXPECT_NO_THROW(parse_json(block.text(), block.where));
+      }
       if (block.language != "text") continue;
       for (const auto& line : block.lines)
         EXPECT_FALSE(std::regex_match(line, kCommand))
