@@ -57,6 +57,7 @@ std::string adapt_config(const Json& config) {
   here["init_param"] = Json::array({"${config_path:.}"});
   here["freeze_param"] = Json::array();
   here["optimizer"] = {{"_target_", "torch.optim.AdamW"}, {"lr", 1e-4}, {"weight_decay", 0.01}};
+  here["scheduler"] = nullptr;  // the default one warms up for longer than an adaptation lasts
   here["best_model_criterion"] = Json::array({Json::array({"valid/loss", 3, "min"})});
   here["dataloader"] = {{"train", loader(true)}, {"valid", loader(false)}};
   here["trainer"] = {{"accelerator", "auto"},
