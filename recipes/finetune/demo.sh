@@ -5,8 +5,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 tutti=../../build/bin/tutti
 [[ -x $tutti ]] || tutti=tutti  # a copy of the recipe: the installed one
 pack=../digits/exp/training/model_pack
-[[ -e $pack/adapt.yaml ]] || ../digits/demo.sh
-adapt=("$pack/adapt.yaml" conf/training.yaml)
+if [[ ! -e exp/base ]]; then
+  [[ -e $pack/adapt.yaml ]] || ../digits/demo.sh
+  mkdir -p exp
+  cp -r "$pack" exp/base
+fi
+adapt=(exp/base/adapt.yaml conf/training.yaml)
 "$tutti" create_dataset --config "${adapt[@]}"
 "$tutti" infer --config conf/inference_before.yaml
 "$tutti" train --config "${adapt[@]}"
