@@ -138,8 +138,13 @@ TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
     if (entry.path().extension() != ".yaml" ||
         entry.path().string().find("/conf/") == std::string::npos)
       continue;
-    for (const char* what : {"show", "check"}) {
-      const CommandResult result = run_tutti({"config", what, entry.path().string()});
+    // Data and weights of a recipe that was never run are not there.
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"show"}, {"check", "--no_files"}}) {
+      std::vector<std::string> command = {"config"};
+      command.insert(command.end(), words.begin(), words.end());
+      command.push_back(entry.path().string());
+      const CommandResult result = run_tutti(command);
       EXPECT_EQ(result.exit_code, 0) << entry.path() << "\n" << result.err;
     }
     ++count;

@@ -330,7 +330,8 @@ TEST_F(Agreement, OnWhatIsAccepted) {
       {"++optimizers={enc: {optimizer: {_target_: adam}, params: encoder, param_groups: [{dims: 1, "
        "weight_decay: 0}]}, rest: {optimizer: {_target_: sgd}, params: [decoder, \"ctc.*\"], "
        "gradient_clip_val: 1.0}}",
-       "++schedulers={enc: {scheduler: {_target_: noam_lr}, interval: step}}"},
+       "++schedulers={enc: {scheduler: {_target_: espnet2.schedulers.noam_lr.NoamLR}, "
+       "interval: step}}"},
       {"trainer.limit_train_batches=1.0", "++trainer.val_check_interval=1",
        "++trainer.limit_val_batches=0.5", "++trainer.check_val_every_n_epoch=1",
        "++trainer.log_every_n_steps=0", "++trainer.requeue_signal=null",
