@@ -13,10 +13,10 @@
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
 #include "tutti/core/text.h"
-#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/limits.h"
 #include "tutti/trainer/recompute.h"
 #include "tutti/trainer/run.h"
+#include "tutti/trainer/strategies/norm_sync.h"
 
 namespace tutti::trainer {
 namespace {

@@ -8,7 +8,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/autocast.h"
-#include "tutti/trainer/batch_norm.h"
+#include "tutti/trainer/strategies/norm_sync.h"
 #include "tutti/trainer/strategies/units.h"
 
 namespace tutti::trainer {

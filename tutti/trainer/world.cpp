@@ -10,8 +10,8 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/collectives/nccl.h"
+#include "tutti/trainer/strategies/norm_sync.h"
 
 namespace tutti::trainer {
 namespace {

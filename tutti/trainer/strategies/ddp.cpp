@@ -5,7 +5,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/trainer/batch_norm.h"
+#include "tutti/trainer/strategies/norm_sync.h"
 #include "tutti/trainer/strategies/reducer.h"
 #include "tutti/trainer/strategies/strategy.h"
 

@@ -5,9 +5,9 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
-#include "tutti/trainer/batch_norm.h"
 #include "tutti/trainer/strategies/gatherer.h"
 #include "tutti/trainer/strategies/gradient_shards.h"
+#include "tutti/trainer/strategies/norm_sync.h"
 #include "tutti/trainer/world.h"
 
 namespace tutti::trainer {
