@@ -1,5 +1,6 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/stages.h"
 
@@ -10,7 +11,7 @@ void create_dataset(const StageContext& context) {
   make_folders(data_dir);
   for (const auto& [source, entry] : corpora_of(context.training)) {
     const auto builder = make_dataset_builder(source, context.training["create_dataset"]);
-    log::info("building {} in {}", source, data_dir.string());
+    log::info("building {} in {}", source, shown_path(data_dir));
     builder->build({.recipe_dir = context.folder("recipe_dir"), .data_dir = data_dir});
   }
 }

@@ -6,6 +6,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/speech/metrics/report.h"
@@ -204,7 +205,7 @@ void measure(const StageContext& context) {
   const fs::path page = write_report({.exp_dir = context.folder("exp_dir"),
                                       .inference_dir = inference_dir,
                                       .training = context.training});
-  log::info("report: {}", page.string());
+  log::info("report: {}", shown_path(page));
 }
 
 }  // namespace tutti::systems

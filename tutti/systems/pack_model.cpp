@@ -7,6 +7,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/models/adapt_config.h"
 #include "tutti/systems/models/model_source.h"
@@ -136,7 +137,7 @@ void pack_model(const StageContext& context) {
   write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
   if (const std::string adapt = adapt_config(config); !adapt.empty())
     write_file_atomic(folder / kPackedAdapt, adapt);
-  log::info("{} packed into {}", weights.filename().string(), folder.string());
+  log::info("{} packed into {}", weights.filename().string(), shown_path(folder));
 }
 
 }  // namespace tutti::systems

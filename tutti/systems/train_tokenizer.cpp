@@ -3,6 +3,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/text/sentencepiece_train.h"
 #include "tutti/speech/text/token_list.h"
@@ -47,7 +48,8 @@ void train_tokenizer(const StageContext& context) {
     const auto units = speech::make_tokenizer({.token_type = model_type});
     const auto tokens = speech::build_token_list(lines, *units);
     tokens.write(save_path / "tokens.txt");
-    log::info("{} {} tokens in {}", tokens.size(), model_type, (save_path / "tokens.txt").string());
+    log::info("{} {} tokens in {}", tokens.size(), model_type,
+              shown_path(save_path / "tokens.txt"));
     return;
   }
   const fs::path text = context.folder("data_dir") / "train_tokenizer" / "train.txt";
@@ -59,7 +61,8 @@ void train_tokenizer(const StageContext& context) {
        .vocab_size = tokenizer["vocab_size"].value_or(5000),
        .character_coverage = tokenizer["character_coverage"].value_or(1.0),
        .model_type = model_type});
-  log::info("{} pieces in {}", speech::TokenList::read(files.tokens).size(), files.tokens.string());
+  log::info("{} pieces in {}", speech::TokenList::read(files.tokens).size(),
+            shown_path(files.tokens));
 }
 
 }  // namespace tutti::systems

@@ -6,6 +6,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/progress.h"
+#include "tutti/core/status.h"
 #include "tutti/data/validate.h"
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/stages.h"
@@ -39,7 +40,7 @@ void validate_dataset(const StageContext& context) {
   if (errors > 0)
     throw DataError(fmt::format("{} errors in the dataset\n{}", errors, text),
                     "see " + (data_dir / "validation.txt").string());
-  log::info("no errors; see {}", (data_dir / "validation.txt").string());
+  log::info("no errors; see {}", shown_path(data_dir / "validation.txt"));
 }
 
 }  // namespace tutti::systems

@@ -60,7 +60,8 @@ Chart chart_of(const std::string& name) {
 
 std::string series_name(const std::string& name) {
   const auto slash = name.find('/');
-  if (slash == std::string::npos) return name.rfind("optim", 0) == 0 ? name.substr(5) : "";
+  if (slash == std::string::npos)  // optim0_lr0 is most people's only one
+    return name.rfind("optim", 0) == 0 && name != "optim0_lr0" ? name.substr(5) : "";
   const std::string room = name.substr(0, slash);
   if (room == "time") return name.substr(slash + 1) == "step" ? "all" : name.substr(slash + 1);
   return room == "train" || room == "valid" ? room : "";
