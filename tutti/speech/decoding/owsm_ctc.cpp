@@ -96,8 +96,10 @@ std::vector<Recognised> Speech2Text::decode_with_context(const std::vector<Wavef
   }
 
   // The best token of every frame that is kept, window by window.
-  const auto all = static_cast<std::int64_t>(owsm_window() / seconds_per_frame_);
-  const auto beside = static_cast<std::int64_t>(context_s / seconds_per_frame_);
+  const auto frames_in = [this](double seconds) {  // 30 / 0.08 may be a little less than 375
+    return static_cast<std::int64_t>(seconds / seconds_per_frame_ + 1e-6);
+  };
+  const std::int64_t all = frames_in(owsm_window()), beside = frames_in(context_s);
   const std::int64_t kept = all - 2 * beside;
   std::vector<std::vector<std::int64_t>> best(windows.size());
   in_batches(std::vector<std::int64_t>(windows.size(), static_cast<std::int64_t>(window)),
