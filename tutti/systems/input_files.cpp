@@ -87,15 +87,17 @@ void require_all(const Node& block, const std::vector<const char*>& keys, Inputs
 
 }  // namespace
 
-void check_input_files(config::FileKind kind, const Node& root, Problems& problems) {
+void check_input_files(config::FileKind kind, const Node& root, Problems& problems,
+                       InputFiles needed) {
   Inputs inputs(root, problems);
   const Node model = root["model"];
   switch (kind) {
     case config::FileKind::kTraining: {
       require_corpora(root, inputs);
+      inputs.require(root["tokenizer"]["train_file"]);
+      if (needed == InputFiles::kData) break;
       require_all(root["dataset"]["preprocessor"],
                   {"token_list", "bpemodel", "noise_scp", "rir_scp"}, inputs);
-      inputs.require(root["tokenizer"]["train_file"]);
       require_all(model, {"token_list", "path", "weights"}, inputs);
       const Node begin = root["init_param"];
       if (begin.is_scalar()) inputs.require(begin, split(begin.raw(), ':').front());

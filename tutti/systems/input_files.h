@@ -10,7 +10,11 @@
 
 namespace tutti::systems {
 
+// What is needed: a model may be made after its tokenizer, so the stages before training ask for data alone.
+enum class InputFiles { kData, kAll };
+
 // Looks at names only; what is in the files is the stages' business.
-void check_input_files(config::FileKind kind, const config::Node& root, config::Problems& problems);
+void check_input_files(config::FileKind kind, const config::Node& root, config::Problems& problems,
+                       InputFiles needed = InputFiles::kAll);
 
 }  // namespace tutti::systems

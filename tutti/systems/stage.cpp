@@ -133,12 +133,15 @@ bool train_follows(const std::vector<Stage>& stages, const Stage& stage) {
 void refuse_early(const std::vector<Stage>& stages, const StageContext& context) {
   config::Problems problems;
   std::set<Needs> seen;
+  const bool trains = std::any_of(stages.begin(), stages.end(),
+                                  [](const Stage& stage) { return stage.name == "train"; });
   for (const Stage& stage : stages) {
     // What packs, scores or shows needs no corpora.
     const bool reads = stage.number < 7;
     if (!reads || !seen.insert(stage.needs).second) continue;
     if (stage.needs == Needs::kTraining)
-      check_input_files(config::FileKind::kTraining, context.training, problems);
+      check_input_files(config::FileKind::kTraining, context.training, problems,
+                        trains ? InputFiles::kAll : InputFiles::kData);
     if (stage.needs == Needs::kInference)
       check_input_files(config::FileKind::kInference, context.inference, problems);
   }
