@@ -78,6 +78,7 @@ void require_corpora(const Node& root, Inputs& inputs) {
       for (const char* key : {"manifest", "archive", "wav_scp", "feats_scp", "text", "utt2spk",
                               "segments", "utt2num_samples", "root"})
         inputs.require(entry["data_src_args"][key]);
+      for (const auto& [name, field] : entry["fields"].items()) inputs.require(field["path"]);
     }
 }
 
