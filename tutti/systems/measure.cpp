@@ -74,22 +74,28 @@ Json weights_in_place(const StageContext& context) {
   }
 }
 
-// Keeps which weights each set was decoded with, and warns of those that training has gone past.
-void note_weights(const StageContext& context, const fs::path& inference_dir) {
-  const Json now = weights_in_place(context);
-  Json measured = Json::object();
+// The weights each set was decoded with; sets of other models are left out.
+Json decoded_weights(const StageContext& context, const fs::path& inference_dir) {
+  Json weights = Json::object();
   for (const auto& set : test_sets(context, inference_dir)) {
     const Json manifest = parallel::read_manifest(inference_dir / set);
     const Json then =
         manifest.is_object() ? weights_of(manifest.value("fingerprint", Json())) : Json();
-    if (then.is_null()) continue;
-    measured[set] = then;
+    if (!then.is_null()) weights[set] = then;
+  }
+  return weights;
+}
+
+// Keeps which weights each set was decoded with, and warns of those that training has gone past.
+void note_weights(const StageContext& context, const fs::path& inference_dir) {
+  const Json now = weights_in_place(context);
+  const Json measured = decoded_weights(context, inference_dir);
+  for (const auto& [set, then] : measured.items())
     if (!now.is_null() && now != then)
       log::warning(
           "{}: these results came from other weights than those in place now; run the infer stage "
           "again",
           set);
-  }
   write_file_atomic(inference_dir / kMeasuredWeights, measured.dump(2) + "\n");
 }
 
@@ -158,6 +164,7 @@ Fingerprint measure_inputs(const StageContext& context) {
   Fingerprint inputs;
   inputs.add("metrics", config::to_json(context.metrics["metrics"]), places_of(context.metrics));
   inputs.add("weights", weights_in_place(context));
+  inputs.add("decoded with", decoded_weights(context, inference_dir));
   inputs.add_file("training", exp_dir / "metrics.jsonl");  // its curves are in the report
   const auto sets = test_sets(context, inference_dir);
   inputs.add("sets", sets);
