@@ -176,10 +176,10 @@ TEST_F(Everyday, AppendKeepsWhatIsDoneAndRunsTheRest) {
 }
 
 TEST_F(Everyday, ASecondSignalEndsADrainAtOnce) {
-  const auto r =
-      sh("tutti map -j 1 --output_dir out ::: a b -- 'touch began; sleep 1000' 2>said & "
-         "until [ -e began ]; do sleep 0.02; done; kill -TERM $!; "
-         "until grep -q stopping said; do sleep 0.02; done; kill -TERM $!; wait $!");
+  const auto r = sh(kTutti +
+                    " map -j 1 --output_dir out ::: a b -- 'touch began; sleep 1000' 2>said & "
+                    "until [ -e began ]; do sleep 0.02; done; kill -TERM $!; "
+                    "until grep -q stopping said; do sleep 0.02; done; kill -TERM $!; wait $!");
   EXPECT_EQ(r.exit_code, 85) << content("said");
 }
 

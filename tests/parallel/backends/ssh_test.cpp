@@ -115,8 +115,8 @@ TEST_F(SshRemote, TheKeyArrivesByInputAndIsNoFileThere) {
 TEST_F(SshRemote, CancellingAConnectionThatDoesNotEndReturnsAtOnce) {
   make_folders(folder_.path() / "bin");
   write_file_atomic(folder_.path() / "bin/ssh",
-                    "#!/bin/sh\ntrap '' TERM\ntouch " + (folder_.path() / "up").string() +
-                        "\nwhile :; do sleep 0.1; done\n",
+                    "#!/bin/sh\ntrap '' TERM\nuntil [ -e " + (folder_.path() / "end").string() +
+                        " ]; do sleep 0.05; done\n",
                     0755);
   const std::string path = std::getenv("PATH");
   ::setenv("PATH", ((folder_.path() / "bin").string() + ":" + path).c_str(), 1);
@@ -133,6 +133,7 @@ TEST_F(SshRemote, CancellingAConnectionThatDoesNotEndReturnsAtOnce) {
   const auto after = backend->poll();
   ASSERT_EQ(after.size(), 1U);
   EXPECT_EQ(after[0].phase, JobPhase::kRunning) << "it was waited for";
+  write_file_atomic(folder_.path() / "end", "");
 }
 
 TEST_F(SshRemote, AFolderThatAnotherUserMadeInAdvanceIsRefused) {
