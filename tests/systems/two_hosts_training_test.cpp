@@ -23,7 +23,7 @@ TEST_F(TwoHosts, ALostHostCostsNoUtterance) {
       "--config",
       "training.yaml",
       "trainer.devices=2",
-      "+trainer.num_nodes=2",
+      "trainer.num_nodes=2",
       "trainer.max_epochs=1",
       "dataloader.train.batch_size=1",
       "+trainer.callbacks=[{_target_: model_checkpoint, every_n_train_steps: 1}]"};
