@@ -16,6 +16,6 @@ adapt=(exp/base/adapt.yaml conf/training.yaml)
 "$tutti" train --config "${adapt[@]}"
 "$tutti" infer --config conf/inference_after.yaml
 for when in before after; do
+  echo "$when adapting:"
   "$tutti" measure --config conf/metrics_$when.yaml --quiet
-  echo "$when: $(tr -d '\n ' < exp/$when/metrics.json)"
 done
