@@ -58,7 +58,7 @@ TEST(EspnetFolder, EveryFamilySaysWhatEspnetSays) {
       Speech2Text recognise = load(family, options_of(c["options"]));
       const auto found = recognise.decode(test_sounds("asr", 32));
       for (std::size_t i = 0; i < found.size(); ++i) {
-        EXPECT_EQ(found[i].nbest[0].text, c["text"][i].get<std::string>())
+        EXPECT_EQ(found[i].nbest[0].text, without_second_end(c["text"][i]))
             << family << c["options"] << i;
         const double score = c["score"][i];
         if (family != "transducer") {

@@ -61,7 +61,12 @@ class Published : public testing::Test {
   TempFolder folder_;
 };
 
-std::vector<std::string> texts(const Json& list) { return list.get<std::vector<std::string>>(); }
+// What ESPnet says of every sound.
+std::vector<std::string> texts(const Json& list) {
+  std::vector<std::string> out;
+  for (const Json& text : list) out.push_back(without_second_end(text));
+  return out;
+}
 
 // The options of a case and the files, as words of a command.
 std::vector<std::string> words_of(const Json& options, const std::vector<std::string>& files) {
@@ -78,7 +83,8 @@ TEST_F(Published, FolderZipAndPackSayWhatEspnetSays) {
   for (const std::string family : {"conformer", "ctc", "transducer"}) {
     const auto converted = run({"model", "convert", folder_of(family).string(), family + "_pack"});
     ASSERT_TRUE(converted.ok()) << converted.describe();
-    for (const Json& c : expected_of(family)["cases"]) {
+    const Json expected = expected_of(family);
+    for (const Json& c : expected["cases"]) {
       Json options = c["options"];
       options["maxlenratio"] = options.value("ctc_weight", 0.0) < 1 ? -10 : 0;
       const auto words = words_of(options, sounds);
@@ -107,7 +113,8 @@ TEST_F(Published, CtcWithoutASearchWhereAsked) {
 
 TEST_F(Published, LanguageModelsTakePartInTheSearch) {
   const auto sounds = write_sounds("asr", kMany);
-  for (const Json& c : expected_of("lm")["cases"]) {
+  const Json expected = expected_of("lm");
+  for (const Json& c : expected["cases"]) {
     auto words = words_of(c["options"], sounds);
     words.insert(
         words.begin(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,14 @@ inline std::vector<std::vector<float>> test_sounds(std::string_view task, std::s
   for (std::size_t i = 0; i < lengths.size(); ++i)
     out.push_back(test_sound(static_cast<std::int64_t>(i) + 1, lengths[i]));
   return out;
+}
+
+// ESPnet puts <eos> behind every hypothesis of the last step allowed, also behind one that has just
+// ended of itself; it takes one away and prints the other.
+inline std::string without_second_end(std::string text) {
+  constexpr std::string_view kEnd = "<sos/eos>";
+  if (text.ends_with(kEnd)) text.resize(text.size() - kEnd.size());
+  return text;
 }
 
 }  // namespace tutti
