@@ -69,6 +69,23 @@ TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
   EXPECT_THAT(result.err, HasSubstr("did you mean 'queue'?"));
 }
 
+TEST(ConfigCommand, EveryRecipeTakesItsParallelFiles) {
+  int count = 0;
+  for (const auto& recipe : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "recipes")) {
+    const fs::path conf = recipe.path() / "conf";
+    if (!fs::exists(conf / "inference.yaml")) continue;
+    for (const auto& overlay : fs::directory_iterator(conf)) {
+      if (!overlay.path().filename().string().starts_with("parallel_")) continue;
+      const CommandResult result =
+          run_tutti({"config", "check", "--no_files", (conf / "inference.yaml").string(),
+                     overlay.path().string()});
+      EXPECT_EQ(result.exit_code, 0) << result.describe() << result.err;
+      ++count;
+    }
+  }
+  EXPECT_GE(count, 15);
+}
+
 TEST(ConfigCommand, MoreWorkersThanGpus) {
   const fs::path file = kHere / "seeds/multi_gpu_2_local_gpu.yaml";
   EXPECT_EQ(run_tutti({"config", "check", file.string()}).exit_code, 0);

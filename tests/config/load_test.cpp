@@ -292,6 +292,31 @@ TEST(Load, LaterFilesMergeOverEarlier) {
   EXPECT_EQ(node["parallel"]["n_workers"].mark().describe(), recipe.string() + ":6:14");
 }
 
+TEST(Load, OptionsGoWithTheirEnv) {
+  const Files files;
+  const fs::path recipe = files.write(
+      "inference.yaml", "parallel: {env: local, n_workers: 2, options: {threads_per_worker: 1}}\n");
+  const fs::path slurm =
+      files.write("parallel_slurm.yaml", "parallel: {env: slurm, options: {queue: gpu}}\n");
+  const fs::path more = files.write("more.yaml", "parallel: {env: slurm, options: {cores: 2}}\n");
+  const auto parallel = [](const LoadOptions& options) {
+    return to_json(load(options)["parallel"]);
+  };
+  EXPECT_EQ(
+      parallel({.files = {recipe, slurm, more}}),
+      Json::parse(R"({"env": "slurm", "n_workers": 2, "options": {"queue": "gpu", "cores": 2}})"));
+  EXPECT_EQ(parallel({.files = {recipe}, .overrides = {"parallel.env=slurm"}}),
+            Json::parse(R"({"env": "slurm", "n_workers": 2})"));
+  EXPECT_EQ(
+      parallel({.files = {recipe}, .overrides = {"parallel.env=local"}}),
+      Json::parse(R"({"env": "local", "n_workers": 2, "options": {"threads_per_worker": 1}})"));
+  for (const auto& overrides :
+       {std::vector<std::string>{"+parallel.options.queue=cpu", "parallel.env=slurm"},
+        std::vector<std::string>{"parallel.env=slurm", "+parallel.options.queue=cpu"}})
+    EXPECT_EQ(parallel({.files = {recipe}, .overrides = overrides}),
+              Json::parse(R"({"env": "slurm", "n_workers": 2, "options": {"queue": "cpu"}})"));
+}
+
 TEST(Load, DefaultsList) {
   const Files files;
   files.write("conf/base.yaml", "seed: 1\nnum_device: 1\n");

@@ -186,14 +186,7 @@ class Override {
   bool failed_ = false;
 };
 
-}  // namespace
-
-Mark command_line_mark() {
-  static const auto name = std::make_shared<const std::string>("command line");
-  return {name, 0, 0};
-}
-
-ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
+ValuePtr merge_deep(const ValuePtr& base, const ValuePtr& overlay) {
   if (!overlay) return base;
   if (!base || base->kind != Kind::kMap || overlay->kind != Kind::kMap) return overlay;
   auto out = std::make_shared<Value>(*base);
@@ -207,7 +200,7 @@ ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
     const auto& [key, value] = overlay->map[i];
     if (const auto found = places.find(key); found != places.end()) {
       auto& entry = out->map[found->second];
-      entry.second = merge(entry.second, value);
+      entry.second = merge_deep(entry.second, value);
       if (has_marks) out->key_marks[found->second] = overlay->key_marks[i];
     } else {
       out->map.push_back(overlay->map[i]);
@@ -217,8 +210,54 @@ ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
   return out;
 }
 
+bool is_parallel_block(const std::string& key) {
+  return key == "parallel" || key.starts_with("parallel_");
+}
+
+// Both name a backend, and not the same one.
+bool other_env(const Node& before, const Node& after) {
+  return before.is_map() && after.is_map() && before["env"].is_scalar() &&
+         after["env"].is_scalar() && before["env"].raw() != after["env"].raw();
+}
+
+// Options belong to the backend they were written for. Those of the command line stand beside the
+// other overrides, in any order.
+ValuePtr without_file_options(const Node& block) {
+  Node kept;
+  for (const auto& [key, value] : block["options"].items())
+    if (value.mark().file && *value.mark().file == *command_line_mark().file)
+      kept = with_key(kept, key, value);
+  return (kept.defined() ? with_key(block, "options", kept) : without_key(block, "options"))
+      .value();
+}
+
+}  // namespace
+
+Mark command_line_mark() {
+  static const auto name = std::make_shared<const std::string>("command line");
+  return {name, 0, 0};
+}
+
+ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
+  if (!base || base->kind != Kind::kMap || !overlay) return merge_deep(base, overlay);
+  auto fitting = std::make_shared<Value>(*base);
+  for (auto& [key, block] : fitting->map)
+    if (is_parallel_block(key) && other_env(Node(block), Node(overlay)[key]))
+      block = without_file_options(Node(block));
+  return merge_deep(fitting, overlay);
+}
+
 ValuePtr apply_override(const ValuePtr& root, const std::string& text, Problems& problems) {
-  return Override(text, problems).apply(root);
+  const ValuePtr changed = Override(text, problems).apply(root);
+  if (changed == root || !changed || changed->kind != Kind::kMap) return changed;
+  auto out = std::make_shared<Value>(*changed);
+  for (auto& [key, block] : out->map) {
+    const Node before = Node(root)[key];
+    const bool options_stayed = before["options"].value() == Node(block)["options"].value();
+    if (is_parallel_block(key) && options_stayed && other_env(before, Node(block)))
+      block = without_file_options(Node(block));
+  }
+  return out;
 }
 
 bool is_override(const std::string& argument) {

@@ -8,8 +8,8 @@
 
 namespace tutti::config {
 
-// Maps merge deep; lists and scalars replace; an explicit null overrides. A missing overlay changes
-// nothing. Every value keeps the mark of the file it came from.
+// Maps merge deep, but a parallel block of another env has its own options; lists and scalars replace; an explicit null
+// overrides; a missing overlay changes nothing. Every value keeps the mark of the file it came from.
 ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay);
 
 // One command-line override:
