@@ -87,6 +87,29 @@ TEST(ConfigCommand, EveryRecipeTakesItsParallelFiles) {
   EXPECT_GE(count, 15);
 }
 
+TEST(ConfigCommand, ModelsOfInferenceNamesSlipsAndDevices) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "inference.yaml";
+  const auto check = [&](const std::string& model) {
+    write_file_atomic(file, "model: {" + model + "}\n");
+    return run_tutti({"config", "check", "--no_files", file.string()});
+  };
+  const CommandResult slips = check("asr_model_file: a.pth, bem_size: 2");
+  EXPECT_EQ(slips.exit_code, 2);
+  EXPECT_THAT(slips.err, HasSubstr("key '_target_' is missing"));
+  EXPECT_THAT(slips.err, HasSubstr("did you mean 'beam_size'?"));
+  EXPECT_THAT(check("path: a.pt, weights: b.pth").err, HasSubstr("1 problem\n"));
+  for (const char* name : {"asr, asr_model_file: a.pth", "torchscript, path: a.pt"}) {
+    const std::string model = std::string("_target_: ") + name;
+    EXPECT_EQ(check(model + ", device: cuda:1").exit_code, 0);
+    for (const char* device : {"gpu0", "cuda:", "cuda:x"}) {
+      const CommandResult refused = check(model + ", device: '" + device + "'");
+      EXPECT_EQ(refused.exit_code, 2) << device;
+      EXPECT_THAT(refused.err, HasSubstr("expected auto, cpu, cuda or cuda:N"));
+    }
+  }
+}
+
 TEST(ConfigCommand, MoreWorkersThanGpus) {
   const fs::path file = kHere / "seeds/multi_gpu_2_local_gpu.yaml";
   EXPECT_EQ(run_tutti({"config", "check", file.string()}).exit_code, 0);

@@ -20,6 +20,7 @@
 #include "tutti/data/sources.h"
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/registry.h"
+#include "tutti/speech/decoding/device_name.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
 #include "tutti/speech/models/encoder_config.h"
 #include "tutti/speech/models/model_config.h"
@@ -275,9 +276,26 @@ void check_batch_tensors(const Node& root, Problems& problems) {
   for (const char* key : {"target", "input_lengths", "target_lengths"}) check(model[key]);
 }
 
+// A block that does not say what it is: a slip is one in any model of ours.
+void check_nameless(const Node& model, Problems& problems) {
+  Problems own, of_torchscript;
+  speech::speech2text_schema().parse(model, own);
+  torchscript_schema().parse(model, of_torchscript);
+  std::set<std::string> unknown;
+  for (const auto& problem : of_torchscript.sorted())
+    if (problem.is_unknown_key) unknown.insert(problem.key);
+  for (const auto& problem : own.sorted())
+    if (problem.is_unknown_key && unknown.count(problem.key) > 0 &&
+        problem.fix.starts_with("did you mean"))
+      problems.add(problem);
+}
+
 void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   check_entries(root, problems);
+  if (const Node device = root["device"]; device.is_scalar())
+    if (const auto mistake = speech::device_mistake(device.raw())) problems.add(device, *mistake);
   const Node model = root["model"];
+  if (model.is_map() && !model["_target_"].defined()) check_nameless(model, problems);
   if (!model.is_map() || !model["_target_"].is_scalar()) return;
   config::Catalogue recognisers;
   add_recognisers(recognisers);

@@ -1,5 +1,6 @@
 #include "tutti/systems/torchscript_settings.h"
 
+#include "tutti/speech/decoding/device_name.h"
 #include "tutti/systems/item_model.h"
 
 namespace tutti::systems {
@@ -23,6 +24,10 @@ config::Schema<TorchScriptSettings> torchscript_schema() {
   s.field("target", &S::target, "training: tensor of the batch the prediction is compared with");
   s.field("input_lengths", &S::input_lengths, "training: lengths of the prediction (ctc)");
   s.field("target_lengths", &S::target_lengths, "training: lengths of the target (ctc)");
+  s.check([](const config::Node& node, const S& settings, config::Problems& problems) {
+    if (const auto mistake = speech::device_mistake(settings.device))
+      problems.add(node["device"], *mistake);
+  });
   return s;
 }
 

@@ -1,5 +1,7 @@
 #include "tutti/speech/decoding/speech2text_settings.h"
 
+#include "tutti/speech/decoding/device_name.h"
+
 namespace tutti::speech {
 
 namespace {
@@ -78,6 +80,10 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
   s.field("context_len_in_secs", &S::context_len_in_secs,
           "OWSM-CTC, long recordings: what windows share on each side",
           {.min = 0, .unit = "seconds"});
+  s.check([](const config::Node& node, const S& settings, config::Problems& problems) {
+    if (const auto mistake = device_mistake(settings.device))
+      problems.add(node["device"], *mistake);
+  });
   add_espnet_only(s);
   return s;
 }
