@@ -78,6 +78,8 @@ TEST_F(RecipePlugin, ItsRunnerDoesTheItemsOfInferOnWorkers) {
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_EQ(read_file(folder_.path() / "exp/a/inference/all/length.scp"),
             "item0 0 frames\nitem1 1 frames\nitem2 4 frames\n");
+  EXPECT_THAT(result.err, HasSubstr("all: 3 items in "));  // it heard no audio
+  EXPECT_EQ(result.err.find("real-time factor"), std::string::npos) << result.err;
 }
 
 TEST_F(RecipePlugin, OnesOnTheCommandLineAreRefusedNotIgnored) {

@@ -225,9 +225,11 @@ struct SetReport {
 
 void log_done(const SetReport& set, const std::vector<Json>& results, double seconds) {
   const double audio = audio_seconds(results);
-  log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", set.name,
-            results.size(), format_duration(audio), format_duration(seconds),
-            seconds / std::max(1e-9, audio));
+  if (audio > 0)
+    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", set.name,
+              results.size(), format_duration(audio), format_duration(seconds), seconds / audio);
+  else  // a plugin's runner need not hear anything
+    log::info("{}: {} items in {}", set.name, results.size(), format_duration(seconds));
   if (set.num_failed > 0)
     log::warning("{}: {} of {} utterances could not be decoded; the reasons are in {}", set.name,
                  set.num_failed, results.size(), (set.folder / "failed.jsonl").string());
