@@ -17,6 +17,7 @@
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/decoding/batching.h"
 #include "tutti/speech/decoding/ctc_search.h"
+#include "tutti/speech/decoding/device_name.h"
 #include "tutti/speech/decoding/owsm_search.h"
 #include "tutti/trainer/out_of_memory.h"
 
@@ -63,16 +64,13 @@ LogProbs rows_of(const torch::Tensor& log_probs_TV, std::int64_t frames) {
 
 // auto: a worker sees the GPUs it was given and no others (CUDA_VISIBLE_DEVICES).
 torch::Device parse_device(const std::string& name) {
+  if (const auto mistake = device_mistake(name)) throw ConfigError("device: " + *mistake);
   if (name == "auto") return {torch::cuda::is_available() ? "cuda" : "cpu"};
-  try {
-    torch::Device device(name);
-    if (device.is_cuda() && !torch::cuda::is_available())
-      throw ConfigError(fmt::format("device: got {}, but libtorch sees no GPU here", name),
-                        "set device: cpu");
-    return device;
-  } catch (const c10::Error&) {
-    throw ConfigError(fmt::format("device: got '{}', expected auto, cpu, cuda or cuda:N", name));
-  }
+  const torch::Device device(name);
+  if (device.is_cuda() && !torch::cuda::is_available())
+    throw ConfigError(fmt::format("device: got {}, but libtorch sees no GPU here", name),
+                      "set device: cpu");
+  return device;
 }
 
 bool too_short(const AsrModel& model, std::size_t num_samples) {
