@@ -59,6 +59,8 @@ class SlurmRecipe : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_slurm(2); !why.empty()) GTEST_SKIP() << why;
+    // Threads decide the order of sums, and a node has more cores than a local rank has.
+    setenv("OMP_NUM_THREADS", "1", 1);
   }
 };
 
