@@ -48,7 +48,9 @@ void add_run_options(CLI::App& app, const std::string& name, RunArguments& out) 
                    "with --srt or --vtt: write NAME.srt or NAME.vtt of each audio file there")
         ->needs(model);
   }
-  app.add_option("overrides", out.request.overrides, "key=value, or audio files with --model");
+  app.add_option("overrides", out.request.overrides,
+                 name == "infer" ? "key=value, config files, or audio files with --model"
+                                 : "key=value, or config files");
 }
 
 }  // namespace tutti::apps

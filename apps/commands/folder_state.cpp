@@ -103,6 +103,12 @@ void refuse_if_hidden(const std::filesystem::path& folder, const std::string& ve
       "ask its owner; tutti status shows what is known to all");
 }
 
+std::string describe_counts(const std::filesystem::path& folder, const Json& state) {
+  const auto number = [&](const char* key) { return state.value(key, std::uint64_t{0}); };
+  return fmt::format("{}: {}, {} of {} items ok, {} failed", folder.string(),
+                     state.value("state", "?"), number("ok"), number("items"), number("failed"));
+}
+
 bool is_over(const Json& state) {
   if (state.contains("driver")) return false;
   const std::string word = state.value("state", "");

@@ -21,6 +21,8 @@ struct FolderWatch {
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch);
 // Throws IoError when this user may not look into the run's own folder, and so cannot `verb` it.
 void refuse_if_hidden(const std::filesystem::path& folder, const std::string& verb);
+// "exp/decoded: stopped, 10 of 14 items ok, 1 failed"
+std::string describe_counts(const std::filesystem::path& folder, const Json& state);
 bool is_over(const Json& state);
 // 0, 7 or 85, or why an asynchronous run had to stop, for a run that is over.
 int exit_code_of(const Json& state);

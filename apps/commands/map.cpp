@@ -39,12 +39,20 @@ example:
   find . -name '*.wav' -print0 | tutti map -0 -- soxi -D {}
   tutti map --items 100 -- 'echo {} | sha1sum'
   tutti map --items wavs.txt --output_dir out -- ./features.sh {} {index}
-  tutti map --items more_wavs.txt --append --output_dir out -- ./features.sh {} {index}
+  tutti map --items all_wavs.txt --append --output_dir out -- ./features.sh {} {index}
   tutti map --config slurm.yaml parallel.n_workers=64 --items wavs.txt --output_dir out -- ./decode.sh {}
 
 Without --output_dir the outputs come to stdout in the order of the items and nothing is left behind.
 With it the run can be interrupted and goes on when the same command is given again; results are in
 results.jsonl, failed items with the reason in failed.jsonl.)";
+
+constexpr char kCommandGoes[] =
+    "put the command after --, as in: tutti map --items wavs.txt -- wc -c {}";
+
+std::string without_fix(const Error& error) {
+  const std::string message = error.what();
+  return message.substr(0, message.find("\n  fix: "));
+}
 
 struct MapArguments {
   std::vector<std::string> config_files;
@@ -148,6 +156,24 @@ Json shorter_run(const std::filesystem::path& folder, const MapItems& items,
   return shorter == there ? shorter : Json();
 }
 
+// --append with the new items alone, or with others than the folder's: its list would be lost.
+void refuse_other_list(const std::filesystem::path& folder, const Json& fingerprint,
+                       std::uint64_t num_given) {
+  const Json manifest = read_manifest(folder);
+  if (!manifest.is_object()) return;
+  const Json there = manifest.value("fingerprint", Json::object());
+  const Json old_items = there.value("items", Json());
+  if (!old_items.is_object() || old_items == fingerprint.at("items") ||
+      there.value("command", Json()) != fingerprint.at("command"))
+    return;
+  throw ConfigError(
+      fmt::format("map: --append wants the whole list: the {} items given do not begin with the {} "
+                  "of {}",
+                  num_given, old_items.value("count", std::uint64_t{0}), folder.string()),
+      "give the old items and then the new ones: cat old.txt new.txt > all.txt, and --items "
+      "all.txt; what is done is kept");
+}
+
 int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& settings,
                       const MapItems& items) {
   Json fingerprint;
@@ -166,6 +192,8 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
           "--append keeps them and runs the rest; or use another folder, or --force to start over");
     // Takes over what asynchronous workers have done.
     const RunFolder old(arguments.output_dir, shorter, range(count), {});
+  } else if (arguments.append && settings.resume) {
+    refuse_other_list(arguments.output_dir, fingerprint, items.size());
   }
   RunFolder folder(arguments.output_dir, fingerprint, indices,
                    {.resume = settings.resume, .grows_from = shorter});
@@ -217,10 +245,9 @@ int run_to_stdout(const MapArguments& arguments, const ParallelSettings& setting
     });
   } catch (const Cancelled& stopped) {
     output.finish();
-    const std::string message = stopped.what();
     throw Cancelled(stopped.exit_code() == ExitCode::kInterrupted ? Cancelled::By::kUser
                                                                   : Cancelled::By::kSignal,
-                    message.substr(0, message.find("\n  fix: ")),
+                    without_fix(stopped),
                     "nothing is kept without an output folder: the same command begins anew; with "
                     "--output_dir DIR a run can be continued");
   } catch (...) {  // what is done is done, also when the run is not
@@ -246,7 +273,9 @@ int run_map(int argc, char** argv) {
   MapArguments arguments;
   // What follows "--" is the command, untouched; items may stand before it or after.
   std::vector<std::string> own(argv + 1, argv + argc);
-  if (const auto dashes = std::find(own.begin(), own.end(), "--"); dashes != own.end()) {
+  const auto dashes = std::find(own.begin(), own.end(), "--");
+  const bool has_dashes = dashes != own.end();
+  if (has_dashes) {
     arguments.command.assign(dashes + 1, own.end());
     own.erase(dashes, own.end());
   }
@@ -258,8 +287,8 @@ int run_map(int argc, char** argv) {
       "usage: tutti map [OPTIONS] [key=value...] [::: ITEM...] -- COMMAND with {}",
       "tutti map"};
   app.footer(kExamples);
-  app.add_option("--config", arguments.config_files, "config file(s) with a parallel: block")
-      ->allow_extra_args(false);
+  app.add_option("--config", arguments.config_files,
+                 "config file(s) with a parallel: block; later ones merge over earlier ones");
   app.add_option("--parallel", arguments.parallel,
                  "name of the parallel block to use: parallel_gpu, or just gpu");
   app.add_option("overrides", arguments.overrides, "key=value");
@@ -279,16 +308,25 @@ int run_map(int argc, char** argv) {
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
-  if (const auto code = parse_arguments(app, own)) return *code;
+  try {
+    if (const auto code = parse_arguments(app, own)) return *code;
+  } catch (const ConfigError& error) {
+    if (has_dashes || error.fix().starts_with("did you mean")) throw;
+    throw ConfigError(without_fix(error), kCommandGoes);  // likely an option of the command
+  }
+  part_overrides(arguments.config_files, arguments.overrides);
   if (arguments.append && (arguments.force || arguments.output_dir.empty()))
     throw ConfigError("map: --append goes on in an output folder",
                       arguments.force ? "leave out --force" : "add --output_dir DIR");
-  if (arguments.command.empty())
-    throw ConfigError("map: no command", "put it after --, as in: -- ./decode.sh {}");
+  if (arguments.command.empty()) throw ConfigError("map: no command", kCommandGoes);
   const ParallelSettings settings = read_settings(arguments);
   const MapItems items = read_item_list(arguments);
   // Refused here rather than on a worker.
   [[maybe_unused]] const CommandTemplate checked(arguments.command, items.are_numbers());
+  if (!arguments.quiet && items.size() > 0 && !uses_item(arguments.command))
+    log::warning(
+        "the command has no {{}}: every item runs the same; {{}} stands for the item, which is in "
+        "$TUTTI_ITEM too");
   // A closed terminal, or a reader of our output that leaves, is no reason to stop a run.
   std::signal(SIGPIPE, SIG_IGN);
   if (!arguments.output_dir.empty()) std::signal(SIGHUP, SIG_IGN);

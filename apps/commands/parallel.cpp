@@ -28,9 +28,8 @@ int run_parallel(int argc, char** argv) {
   std::string run_folder = "RUN_FOLDER";
   bool json = false;
   bool quiet = false;
-  script->add_option("--config", files, "config file; later ones merge over earlier ones")
-      ->required()
-      ->allow_extra_args(false);
+  script->add_option("--config", files, "config files; later ones merge over earlier ones")
+      ->required();
   script->add_option("--parallel,--block", block_name,
                      "name of the block to use: parallel_gpu, or just gpu");
   script->add_option("--run_folder", run_folder, "the run folder to show in the scripts")
@@ -39,6 +38,7 @@ int run_parallel(int argc, char** argv) {
   script->add_flag("--quiet", quiet, "no warnings");
   script->add_option("overrides", overrides, "key=value ...");
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  part_overrides(files, overrides);
 
   const auto settings = read_parallel_block(files, overrides, block_name, quiet);
   parallel::WorkerLaunch launch;

@@ -1,7 +1,10 @@
 #include "apps/commands/parallel_block.h"
 
+#include <algorithm>
+
 #include "tutti/config/config_files.h"
 #include "tutti/config/load.h"
+#include "tutti/config/merge.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/registry.h"
 #include "tutti/systems/standard_checker.h"
@@ -43,6 +46,13 @@ parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& f
     for (const config::Problem& warning : problems.sorted_warnings())
       log::warning("{}", warning.describe());
   return settings;
+}
+
+void part_overrides(std::vector<std::string>& files, std::vector<std::string>& overrides) {
+  const auto first = std::stable_partition(
+      files.begin(), files.end(), [](const auto& word) { return !config::is_override(word); });
+  overrides.insert(overrides.end(), first, files.end());
+  files.erase(first, files.end());
 }
 
 }  // namespace tutti::apps

@@ -14,4 +14,7 @@ parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& f
                                                const std::vector<std::string>& overrides,
                                                const std::string& name, bool quiet = false);
 
+// `--config a.yaml b.yaml key=value`: an option that takes several files also takes what follows them.
+void part_overrides(std::vector<std::string>& files, std::vector<std::string>& overrides);
+
 }  // namespace tutti::apps

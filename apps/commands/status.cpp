@@ -1,26 +1,49 @@
 // tutti status: how a run in a folder is doing, from any shell.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/units.h"
 
 namespace tutti::apps {
 
 namespace {
 
-void print_workers(const Json& workers) {
-  for (const Json& worker : workers)
-    std::printf("  worker %d  %-9s %s pid %llu  %llu items  busy %s of %s  %s\n",
-                worker.value("id", 0), worker.value("phase", "").c_str(),
-                worker.value("host", "").c_str(),
-                static_cast<unsigned long long>(worker.value("pid", std::uint64_t{0})),
-                static_cast<unsigned long long>(worker.value("items", std::uint64_t{0})),
-                format_duration(worker.value("busy_s", 0.0)).c_str(),
-                format_duration(worker.value("up_s", 0.0)).c_str(),
-                format_bytes(worker.value("rss_bytes", std::uint64_t{0})).c_str());
+// `counted`: what they have done is known.
+void print_workers(const Json& workers, bool counted) {
+  for (const Json& worker : workers) {
+    std::printf("  worker %d  %-9s %s pid %llu", worker.value("id", 0),
+                worker.value("phase", "").c_str(), worker.value("host", "").c_str(),
+                static_cast<unsigned long long>(worker.value("pid", std::uint64_t{0})));
+    if (counted)
+      std::printf("  %llu items  busy %s of %s  %s",
+                  static_cast<unsigned long long>(worker.value("items", std::uint64_t{0})),
+                  format_duration(worker.value("busy_s", 0.0)).c_str(),
+                  format_duration(worker.value("up_s", 0.0)).c_str(),
+                  format_bytes(worker.value("rss_bytes", std::uint64_t{0})).c_str());
+    std::putchar('\n');
+  }
+}
+
+// The driver writes these once a second, while items are counted up to now: before its first
+// result they would say that nobody works, and later they say how old they are.
+void print_live(const Json& live) {
+  const bool counted = live.at("eta_s").is_number();
+  if (counted)
+    std::printf(
+        "rate %.4g/s, ETA %s, utilisation %.0f %%, %llu workers lost (%s ago)\n",
+        live.value("rate", 0.0), format_duration(live.at("eta_s").get<double>()).c_str(),
+        100 * live.value("utilisation", 0.0),
+        static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})),
+        format_duration(std::max(0.0, Clock::system().unix_seconds() - live.value("updated", 0.0)))
+            .c_str());
+  if (const std::string waiting = live.value("waiting", ""); !waiting.empty())
+    std::printf("%s\n", waiting.c_str());
+  print_workers(live.value("workers", Json::array()), counted);
 }
 
 }  // namespace
@@ -38,11 +61,7 @@ int run_status(int argc, char** argv) {
   const Json state = folder_state(folder);
   if (json) return std::printf("%s\n", state.dump(2).c_str()), 0;
   if (quiet) return 0;
-  const auto number = [&](const char* key) { return state.value(key, std::uint64_t{0}); };
-  std::printf("%s: %s, %llu of %llu items ok, %llu failed\n", folder.c_str(),
-              state.value("state", "?").c_str(), static_cast<unsigned long long>(number("ok")),
-              static_cast<unsigned long long>(number("items")),
-              static_cast<unsigned long long>(number("failed")));
+  std::printf("%s\n", describe_counts(folder, state).c_str());
   if (state.contains("driver"))
     std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),
                 state["driver"].value("host", "?").c_str(),
@@ -54,19 +73,10 @@ int run_status(int argc, char** argv) {
     for (const Json& job : async["jobs"])
       std::printf("  job %s  %s  %s\n", job.value("id", "").c_str(), job.value("phase", "").c_str(),
                   job.value("reason", "").c_str());
-    print_workers(async["workers"]);
-    return 0;
+    print_workers(async["workers"], true);
+  } else if (state.contains("live")) {
+    print_live(state["live"]);
   }
-  if (!state.contains("live")) return 0;
-  const Json& live = state["live"];
-  std::printf(
-      "rate %.4g/s, ETA %s, utilisation %.0f %%, %llu workers lost\n", live.value("rate", 0.0),
-      live.at("eta_s").is_number() ? format_duration(live.at("eta_s").get<double>()).c_str() : "?",
-      100 * live.value("utilisation", 0.0),
-      static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})));
-  if (const std::string waiting = live.value("waiting", ""); !waiting.empty())
-    std::printf("%s\n", waiting.c_str());
-  print_workers(live.value("workers", Json::array()));
   return 0;
 }
 

@@ -64,11 +64,7 @@ int run_wait(int argc, char** argv) {
     parallel::merge_async(folder);
     state = folder_state(folder);
   }
-  if (!quiet)
-    std::printf("%s: %s, %llu of %llu items ok\n", folder.c_str(),
-                state.value("state", "?").c_str(),
-                static_cast<unsigned long long>(state.value("ok", std::uint64_t{0})),
-                static_cast<unsigned long long>(state.value("items", std::uint64_t{0})));
+  if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());
   if (!quiet && state.value("failed", std::uint64_t{0}) > 0) name_failures(folder);
   return exit_code_of(state);
 }

@@ -80,7 +80,8 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   const auto stopped = sh("tutti map -j 1 ::: a b c -- 'echo {}; test {} != b'");
   EXPECT_EQ(stopped.exit_code, 7);
   EXPECT_EQ(stopped.out, "a\n");
-  EXPECT_THAT(stopped.err, HasSubstr("item 1 failed"));
+  EXPECT_THAT(stopped.err, HasSubstr("task error: item \"b\" failed: `/bin/sh"));  // said once
+  EXPECT_THAT(stopped.err, HasSubstr("mend it and run the same command again"));
   EXPECT_THAT(stopped.err, HasSubstr("parallel.on_error=skip"));
   const auto skipped =
       sh("tutti map -j 1 +parallel.on_error=skip ::: a b c -- 'echo {}; test {} != b'");
@@ -175,6 +176,77 @@ TEST_F(Everyday, AppendKeepsWhatIsDoneAndRunsTheRest) {
   EXPECT_EQ(sh("tutti map --append ::: a" + command).exit_code, 2);
 }
 
+TEST_F(Everyday, AppendWithTheNewItemsAloneSaysHowToGiveThemAll) {
+  ASSERT_EQ(sh("tutti map --quiet --output_dir out ::: a b -- echo {}").exit_code, 0);
+  const auto r = sh("tutti map --quiet --append --output_dir out ::: c -- echo {}");
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_THAT(r.err, HasSubstr("the 1 items given do not begin with the 2 of out"));
+  EXPECT_THAT(r.err, HasSubstr("cat old.txt new.txt > all.txt"));
+  EXPECT_THAT(r.err, Not(HasSubstr("--force")));
+  EXPECT_EQ(num_lines("out/results.jsonl"), 2u);
+  // Another command is told as ever.
+  EXPECT_THAT(sh("tutti map --quiet --append --output_dir out ::: c -- echo x{}").err,
+              HasSubstr("command"));
+}
+
+TEST_F(Everyday, SeveralConfigFilesAreMergedAndOverridesMayFollowThem) {
+  write_file_atomic(folder_.path() / "a.yaml", "parallel: {env: slurm, n_workers: 2}\n");
+  write_file_atomic(folder_.path() / "b.yaml", "parallel: {env: local}\n");
+  for (const char* line : {"tutti map --config a.yaml b.yaml ::: x -- echo {}",
+                           "tutti map --config a.yaml --config b.yaml ::: x -- echo {}",
+                           "tutti map --config a.yaml parallel.env=local ::: x -- echo {}"})
+    EXPECT_EQ(sh(line).out, "x\n") << line << sh(line).err;
+  write_file_atomic(folder_.path() / "b.yaml",
+                    "parallel: {n_workers: 1, options: {cores: 1, memory: 1GB}}\n");
+  const auto script =
+      sh("tutti parallel script --config a.yaml b.yaml +parallel.options.queue=night");
+  EXPECT_EQ(script.exit_code, 0) << script.err;
+  EXPECT_THAT(script.out, HasSubstr("# submission 1 of 1"));
+  EXPECT_THAT(script.out, HasSubstr("night"));
+  EXPECT_EQ(sh("tutti map --config a.yaml no.yaml ::: x -- echo {}").exit_code, 2);
+}
+
+TEST_F(Everyday, ACommandWithoutDashesOrWithoutAPlaceIsPointedOut) {
+  write_file_atomic(folder_.path() / "list.txt", "a\n");
+  for (const char* line : {"tutti map --items list.txt wc -c {}",
+                           "tutti map --items list.txt wc {}", "tutti map --items list.txt"}) {
+    const auto r = sh(line);
+    EXPECT_EQ(r.exit_code, 2) << line;
+    EXPECT_THAT(r.err, HasSubstr("put the command after --")) << line;
+  }
+  EXPECT_THAT(sh("tutti map --itms list.txt").err, HasSubstr("did you mean '--items'?"));
+  const std::string warning = "the command has no {}: every item runs the same";
+  EXPECT_THAT(sh("tutti map ::: a b -- echo x").err, HasSubstr(warning));
+  EXPECT_EQ(sh("tutti map ::: a b -- echo x").out, "x\nx\n");
+  for (const char* line :
+       {"tutti map --quiet ::: a -- echo x", "tutti map ::: a -- echo {index}",
+        "tutti map ::: a -- 'echo {.}'", "tutti map ::: a -- printenv TUTTI_ITEM"})
+    EXPECT_EQ(sh(line).err, "") << line;
+}
+
+TEST_F(Everyday, StatusNeverTellsThatWorkersDidNothingBesideItemsThatAreDone) {
+  Process driver = Process::start(
+      {.argv = {kTutti, "map", "-j", "1", "--quiet", "--output_dir", "out", ":::", "a", "b", "--",
+                "until [ -e out/status.json ]; do sleep 0.02; done; "
+                "test {} = a || until [ -e go ]; do sleep 0.02; done"},
+       .cwd = folder_.path()});
+  CommandResult status;
+  EXPECT_TRUE(wait_until([&] {
+    status = sh("tutti status out");
+    return status.out.find("1 of 2 items ok") != std::string::npos;
+  })) << status.out
+      << status.err;
+  EXPECT_THAT(status.out, Not(HasSubstr("  0 items")));
+  EXPECT_THAT(status.out, Not(HasSubstr("rate 0/s")));
+  EXPECT_TRUE(wait_until([&] {
+    status = sh("tutti status out");
+    return status.out.find("  1 items  busy") != std::string::npos;
+  })) << status.out;
+  EXPECT_THAT(status.out, HasSubstr(" ago)"));
+  write_file_atomic(folder_.path() / "go", "");
+  EXPECT_EQ(driver.wait().exit_code, 0);
+}
+
 TEST_F(Everyday, ASecondSignalEndsADrainAtOnce) {
   const auto r = sh(kTutti +
                     " map -j 1 --output_dir out ::: a b -- 'touch began; sleep 1000' 2>said & "
@@ -190,6 +262,7 @@ TEST_F(Everyday, WaitNamesTheItemsThatFailed) {
             7);
   const auto waited = sh("tutti wait out");
   EXPECT_EQ(waited.exit_code, 7);
+  EXPECT_EQ(waited.out, "out: done, 1 of 3 items ok, 2 failed\n");
   EXPECT_THAT(waited.err, HasSubstr("item \"b\" failed: "));
   EXPECT_THAT(waited.err, HasSubstr("item \"c\" failed: "));
   EXPECT_THAT(waited.err, HasSubstr("reasons are in out/failed.jsonl"));

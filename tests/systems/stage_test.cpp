@@ -165,7 +165,14 @@ TEST(Context, AStageWithoutItsConfigSaysWhichFlagIsMissing) {
     run_stages(select_stages({"infer"}), StageContext{});
     FAIL();
   } catch (const ConfigError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("--inference_config"));
+    EXPECT_THAT(e.what(), HasSubstr("needs --config FILE, or --inference_config FILE"));
+    EXPECT_EQ(e.fix(), "name its config file, as in: --config conf/inference.yaml");
+  }
+  try {  // of several stages --config is that of training
+    run_stages(select_stages({"infer", "measure"}), StageContext{});
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("needs --inference_config FILE"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tutti/core/error.h"
+#include "tutti/core/json.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/run/engine.h"
 #include "tutti/parallel/run/signals.h"
@@ -134,7 +135,16 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   guard.over = true;
   RunReport report = run->latest_report();
   if (request.on_tick) request.on_tick(report, true);
-  if (run->error()) std::rethrow_exception(run->error());
+  try {
+    if (run->error()) std::rethrow_exception(run->error());
+  } catch (const FailedItem& item) {
+    throw TaskError(
+        item_failure(options.item_of ? to_json_line(options.item_of(item.index))
+                                     : std::to_string(item.index),
+                     item.error),
+        "mend it and run the same command again: with an output folder finished items are kept; "
+        "or go on without it: parallel.on_error=skip");
+  }
   return report;
 }
 

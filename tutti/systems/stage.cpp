@@ -58,6 +58,15 @@ std::string_view flag_of(Needs needs) {
   return "--config";
 }
 
+// `alone`: --config means its config; of several stages it means that of training.
+[[noreturn]] void refuse_without_config(const Stage& stage, bool alone) {
+  const std::string flag(flag_of(stage.needs));
+  const std::string file = "conf/" + flag.substr(2, flag.rfind('_') - 2) + ".yaml";
+  throw ConfigError(
+      fmt::format("stage {} needs {}{} FILE", stage.name, alone ? "--config FILE, or " : "", flag),
+      fmt::format("name its config file, as in: {} {}", alone ? "--config" : flag, file));
+}
+
 fs::path record_path(const Stage& stage, const StageContext& context) {
   return context.folder(stage.folder_key) / ".stages" / (stage.name + ".json");
 }
@@ -281,7 +290,7 @@ bool run_stages(const std::vector<Stage>& stages, const StageContext& context, b
   bool whole = true;
   for (const auto& stage : stages)
     if (!config_of(context, stage.needs).defined())
-      throw ConfigError(fmt::format("stage {} needs {}", stage.name, flag_of(stage.needs)));
+      refuse_without_config(stage, stages.size() == 1);
   if (!dry_run && !launcher_rank()) refuse_early(stages, context);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const Stage& stage = stages[i];

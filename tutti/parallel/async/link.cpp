@@ -1,5 +1,4 @@
 // A worker of an asynchronous run: one thread that talks to the shared folder.
-#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/folder/place.h"
+#include "tutti/parallel/run/run_state.h"
 #include "tutti/parallel/worker/item_processes.h"
 
 namespace tutti::parallel {
@@ -149,7 +149,7 @@ class AsyncLink {
   void on_failure(std::uint64_t index, std::string_view error) {
     if (job_.settings.on_error != "stop") return;
     request_stop(folder_, {.exit_code = static_cast<int>(ExitCode::kItemsFailed),
-                           .reason = fmt::format("item {} failed: {}", index, error)});
+                           .reason = item_failure(std::to_string(index), error)});
     leave("an item failed", false);
   }
 

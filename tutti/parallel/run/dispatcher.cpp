@@ -18,8 +18,7 @@ using Phase = PoolWorker::Phase;
 constexpr std::size_t kLeasesInFlight = 2;  // one running, one queued: no gap between them
 
 std::exception_ptr item_error(std::uint64_t index, std::string_view text) {
-  return std::make_exception_ptr(TaskError(fmt::format("item {} failed: {}", index, text),
-                                           "use parallel.on_error=skip to go on without it"));
+  return std::make_exception_ptr(FailedItem{index, std::string(text)});
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "tutti/parallel/run/run_state.h"
 
+#include <fmt/format.h>
+
 namespace tutti::parallel {
 namespace {
 
@@ -19,6 +21,12 @@ void RunState::push(OutcomeBatch batch) {
 bool RunState::full() const {
   const std::lock_guard lock(mutex_);
   return buffered_bytes_ > max_buffered_bytes_;
+}
+
+std::string item_failure(std::string_view name, std::string_view error) {
+  constexpr std::string_view kKind = "task error: ";
+  if (error.starts_with(kKind)) error.remove_prefix(kKind.size());
+  return fmt::format("item {} failed: {}", name, error);
 }
 
 void RunState::publish(const RunReport& report) {

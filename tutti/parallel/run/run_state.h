@@ -24,6 +24,14 @@ struct OutcomeBatch {
   std::vector<Outcome> outcomes;
 };
 
+// What ends a run under on_error: stop, until Client::run gives the item its name.
+struct FailedItem {
+  std::uint64_t index = 0;
+  std::string error;
+};
+// "item NAME failed: why". A worker's text says "task error: why", as the message will once more.
+std::string item_failure(std::string_view name, std::string_view error);
+
 enum class StopRequest { kNone, kDrain, kNow };
 
 class RunState {

@@ -549,6 +549,13 @@ std::string with_references(std::string_view line, std::vector<std::string_view>
   return has_place(line) ? Rewriter(line, variables, numbers).run() : std::string(line);
 }
 
+bool uses_item(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return has_place(word) || word.find(kIndexPlace) != word.npos ||
+           word.find(kItemVariable) != word.npos;  // which all of them begin with
+  });
+}
+
 CommandTemplate::CommandTemplate(std::vector<std::string> words, bool items_are_numbers)
     : words_(std::move(words)) {
   const bool shell_line =

@@ -38,6 +38,9 @@ class CommandTemplate {
   std::vector<std::string_view> variables_;  // that its scripts refer to
 };
 
+// Whether the words have a place, or name one of the variables that for_item sets.
+bool uses_item(const std::vector<std::string>& words);
+
 // The template of one shell line with its places as references: "cp {} x" -> `cp "${TUTTI_ITEM?}" x`.
 // Adds the names of the variables to `variables`.
 // `numbers`: all items are; then they may be evaluated.
