@@ -197,6 +197,7 @@ TEST(Docs, NoBlockEscapes) {
                                            "cpp plugin model",
                                            "cpp plugin parts",
                                            "cpp plugin runner",
+                                           "cpp plugin corpus",
                                            "text",  // what programs print, and diagrams
                                            "json",
                                            "cpp"};  // parts of a whole that is compiled elsewhere

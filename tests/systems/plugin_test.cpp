@@ -60,6 +60,25 @@ TEST_F(RecipePlugin, ItsCorpusIsBuiltByName) {
   EXPECT_THAT(read_file(folder_.path() / "data/train.jsonl"), HasSubstr("s4"));
 }
 
+TEST_F(RecipePlugin, TheCorpusAndStageOfTheDocsWork) {
+  const auto file = folder_.path() / "t.yaml";
+  write_file_atomic(file,
+                    "plugins: [" TUTTI_BIN_DIR
+                    "/libtutti_docs_plugin_corpus.so]\n"
+                    "recipe_dir: " +
+                        folder_.path().string() +
+                        "\n"
+                        "create_dataset: {recordings: wavs}\n"
+                        "dataset:\n"
+                        "  train: [{data_src: my_corpus/asr, data_src_args: {split: train}}]\n"
+                        "  valid: [{data_src: my_corpus/asr, data_src_args: {split: valid}}]\n");
+  const CommandResult result =
+      run({"run", "--stages", "create_dataset", "score", "--training_config", file.string()});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(read_file(folder_.path() / "data/valid.jsonl"), HasSubstr("wavs/1.wav"));
+  EXPECT_EQ(read_file(folder_.path() / "exp/t/score.txt"), "4.5\n");
+}
+
 TEST_F(RecipePlugin, ItsRunnerDoesTheItemsOfInferOnWorkers) {
   write_file_atomic(folder_.path() / "items.jsonl",
                     "{\"id\": \"a\", \"audio\": \"x.wav\", \"text\": \"\"}\n"
