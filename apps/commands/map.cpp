@@ -311,8 +311,8 @@ int run_map(int argc, char** argv) {
   try {
     if (const auto code = parse_arguments(app, own)) return *code;
   } catch (const ConfigError& error) {
-    if (has_dashes || error.fix().starts_with("did you mean")) throw;
-    throw ConfigError(without_fix(error), kCommandGoes);  // likely an option of the command
+    if (has_dashes || !error.fix().starts_with("see ")) throw;  // it knows better
+    throw ConfigError(without_fix(error), kCommandGoes);        // likely an option of the command
   }
   part_overrides(arguments.config_files, arguments.overrides);
   if (arguments.append && (arguments.force || arguments.output_dir.empty()))
