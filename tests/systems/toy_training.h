@@ -31,10 +31,10 @@ class ToyTraining {
   // batch. `ballast`: MB of numbers that only make checkpoints large.
   explicit ToyTraining(int valid = 4, int train_work = 1, int valid_work = 1, int ballast = 0) {
     write_file_atomic(path() / "make.py", kScript);
-    const auto made = run_command({.argv = {TUTTI_PYTHON, "make.py", std::to_string(valid),
-                                            std::to_string(train_work), std::to_string(valid_work),
-                                            std::to_string(ballast)},
-                                   .cwd = path()});
+    const auto made = run_command(
+        {.argv = {TUTTI_PYTHON, "make.py", std::to_string(valid), std::to_string(train_work),
+                  std::to_string(valid_work), std::to_string(ballast)},
+         .cwd = path()});
     if (!made.ok()) throw std::runtime_error(made.describe());
     write_file_atomic(path() / "training.yaml", replaced(kConfig));
   }

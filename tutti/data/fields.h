@@ -34,6 +34,7 @@ std::vector<std::string> field_tensors(const config::Node& fields);
 // What puts each field into a sample. REQUIRES: check_fields() found nothing. Throws IoError, and
 // DataError when an utterance of the dataset is not in a file; numbers and arrays are looked at when
 // an utterance is read.
-std::vector<std::function<void(Sample&)>> open_fields(const config::Node& fields, const Dataset& dataset);
+std::vector<std::function<void(Sample&)>> open_fields(const config::Node& fields,
+                                                      const Dataset& dataset);
 
 }  // namespace tutti::data
