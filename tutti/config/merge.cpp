@@ -248,7 +248,7 @@ ValuePtr merge(const ValuePtr& base, const ValuePtr& overlay) {
 }
 
 ValuePtr apply_override(const ValuePtr& root, const std::string& text, Problems& problems) {
-  const ValuePtr changed = Override(text, problems).apply(root);
+  ValuePtr changed = Override(text, problems).apply(root);
   if (changed == root || !changed || changed->kind != Kind::kMap) return changed;
   auto out = std::make_shared<Value>(*changed);
   for (auto& [key, block] : out->map) {

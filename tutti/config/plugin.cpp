@@ -55,17 +55,17 @@ void show_own_symbols() {
     ::dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
-struct Failure {
+struct LoadFailure {
   std::string what;
   std::string fix;
 };
 
-Failure other_version(const std::string& got) {
+LoadFailure other_version(const std::string& got) {
   return {"the plugin was built for Tutti " + got + ", expected " TUTTI_VERSION,
           "build it again with the headers of this Tutti"};
 }
 
-std::optional<Failure> try_load(const std::string& path, PluginRegistry& registry) {
+std::optional<LoadFailure> try_load(const std::string& path, PluginRegistry& registry) {
   const std::string version = version_in(path);
   if (!version.empty() && version != TUTTI_VERSION) return other_version(version);
   show_own_symbols();
@@ -74,15 +74,15 @@ std::optional<Failure> try_load(const std::string& path, PluginRegistry& registr
     const char* why = ::dlerror();
     const std::string message = why ? readable(why) : "unknown reason";
     const bool missing = message.find("undefined symbol") != std::string::npos;
-    return Failure{"cannot load the plugin: " + message,
-                   missing ? "build it with the headers of this Tutti (" TUTTI_VERSION
-                             "), and link the other libraries it uses"
-                           : "give a path from the folder of this file"};
+    return LoadFailure{"cannot load the plugin: " + message,
+                       missing ? "build it with the headers of this Tutti (" TUTTI_VERSION
+                                 "), and link the other libraries it uses"
+                               : "give a path from the folder of this file"};
   }
   const auto mark = reinterpret_cast<const char* (*)()>(::dlsym(handle, "tutti_plugin_mark"));
   const auto add =
       reinterpret_cast<void (*)(PluginRegistry&)>(::dlsym(handle, "tutti_register_plugin"));
-  if (!mark || !add) return Failure{"the library has no TUTTI_PLUGIN", "see docs/extending.md"};
+  if (!mark || !add) return LoadFailure{"the library has no TUTTI_PLUGIN", "see docs/extending.md"};
   // Once more, for a library the loader had to search for.
   const std::string built_for = std::string(mark()).substr(kMark.size());
   if (built_for != TUTTI_VERSION) return other_version(built_for);
@@ -90,9 +90,10 @@ std::optional<Failure> try_load(const std::string& path, PluginRegistry& registr
   try {
     add(registry);
   } catch (const std::exception& e) {
-    return Failure{std::string("the plugin failed to register: ") + e.what(), ""};
+    return LoadFailure{std::string("the plugin failed to register: ") + e.what(), ""};
   } catch (...) {  // whatever it throws is the plugin's own error
-    return Failure{"the plugin failed to register: it threw something that is no exception", ""};
+    return LoadFailure{"the plugin failed to register: it threw something that is no exception",
+                       ""};
   }
   return {};
 }
