@@ -114,7 +114,8 @@ TEST_F(Training, ASignalWhileACheckpointIsWrittenLeavesAWholeOne) {
   ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return is_saving(toy); })) << toy.log();
   ::kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.wait().exit_code, 85) << toy.log();
-  EXPECT_THAT(toy.log(), testing::AllOf(HasSubstr("SIGTERM: stopping"),
+  // Another rank may hear of it first, and all may be over before this one says "SIGTERM: stopping".
+  EXPECT_THAT(toy.log(), testing::AllOf(HasSubstr("stopped by SIGTERM"),
                                         HasSubstr("checkpoint saved: the same command goes on")));
   EXPECT_TRUE(fs::exists(toy.checkpoints() / "last" / "COMPLETE"));
   EXPECT_FALSE(is_saving(toy));  // the end waited for it
