@@ -369,6 +369,8 @@ TEST(Plugins, OnesThatCannotServeAreRefusedAtTheirLine) {
   // Those of parallel blocks are loaded by the same code.
   EXPECT_THAT(problems_with("parallel: {env: local, n_workers: 1, plugins: [" + bad(2) + "]}\n"),
               HasSubstr("parallel.plugins.0: the plugin failed to register: no licence"));
+  // There it may be a library that items need and that registers nothing.
+  EXPECT_EQ(problems_with("parallel: {env: local, n_workers: 1, plugins: [" + bad(4) + "]}\n"), "");
 }
 
 }  // namespace

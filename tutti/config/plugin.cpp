@@ -65,7 +65,11 @@ LoadFailure other_version(const std::string& got) {
           "build it again with the headers of this Tutti"};
 }
 
-std::optional<LoadFailure> try_load(const std::string& path, PluginRegistry& registry) {
+// A library for workers need not register anything: their items may only need what it loads.
+enum class Library { kPlugin, kForWorkers };
+
+std::optional<LoadFailure> try_load(const std::string& path, Library kind,
+                                    PluginRegistry& registry) {
   const std::string version = version_in(path);
   if (!version.empty() && version != TUTTI_VERSION) return other_version(version);
   show_own_symbols();
@@ -82,7 +86,10 @@ std::optional<LoadFailure> try_load(const std::string& path, PluginRegistry& reg
   const auto mark = reinterpret_cast<const char* (*)()>(::dlsym(handle, "tutti_plugin_mark"));
   const auto add =
       reinterpret_cast<void (*)(PluginRegistry&)>(::dlsym(handle, "tutti_register_plugin"));
-  if (!mark || !add) return LoadFailure{"the library has no TUTTI_PLUGIN", "see docs/extending.md"};
+  if (!mark || !add) {
+    if (kind == Library::kForWorkers) return {};
+    return LoadFailure{"the library has no TUTTI_PLUGIN", "see docs/extending.md"};
+  }
   // Once more, for a library the loader had to search for.
   const std::string built_for = std::string(mark()).substr(kMark.size());
   if (built_for != TUTTI_VERSION) return other_version(built_for);
@@ -129,7 +136,7 @@ std::string plugin_path(const Node& entry) {
 }
 
 void load_plugin(const std::string& path, PluginRegistry& registry) {
-  if (const auto failure = try_load(path, registry))
+  if (const auto failure = try_load(path, Library::kForWorkers, registry))
     throw ConfigError(path + ": " + failure->what, failure->fix);
 }
 
@@ -140,13 +147,15 @@ void load_plugins(const Node& list, PluginRegistry& registry, Problems& problems
                  "write plugins: [libname.so]");
     return;
   }
+  const Library kind =
+      list.path().starts_with("parallel") ? Library::kForWorkers : Library::kPlugin;
   for (const Node& entry : list.elements()) {
     if (!entry.is_scalar()) {
       problems.add(entry,
                    "got " + entry.describe_value() + ", expected the path of a shared library");
       continue;
     }
-    if (const auto failure = try_load(plugin_path(entry), registry))
+    if (const auto failure = try_load(plugin_path(entry), kind, registry))
       problems.add(entry, failure->what, failure->fix);
   }
 }

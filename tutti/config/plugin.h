@@ -96,7 +96,8 @@ std::vector<std::string> shipped_plugins();  // sorted; empty where none are ins
 std::string plugin_path(const Node& entry);
 
 // Every failure (no such file, undefined symbols, another version, an exception while it registers)
-// is a problem at the entry, with the way on.
+// is a problem at the entry, with the way on. In a parallel block any library may stand: workers load
+// it, and what it registers if it does.
 void load_plugins(const Node& list, PluginRegistry& registry, Problems& problems);
 // The same for a path that plugin_path gave, as workers have it. Throws ConfigError.
 void load_plugin(const std::string& path, PluginRegistry& registry);
