@@ -2,7 +2,7 @@
 // which was a fifth of a training step of a small model. Here one draw from torch's generator keys
 // a hash of the element's index, which vectorises; the backward pass hashes again instead of
 // keeping a mask. Seeds and saved generator states mean what they mean for torch's own dropout.
-// GPUs do the same (cuda/fused.cu): a model drops the same elements on both.
+// GPUs do the same (cuda/fused.cuh): a model drops the same elements on both.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <torch/torch.h>

@@ -1,0 +1,49 @@
+// What the kernels of fused.h share.
+#pragma once
+
+#include "tutti/speech/cuda/device.cuh"
+#include "tutti/speech/cuda/fused.h"
+
+namespace tutti::speech::cuda {
+
+constexpr int kPack = 8;             // neighbours of a thread
+constexpr int kPartialBlocks = 264;  // rows of partial sums, at most: two for each processor
+constexpr int kWarps = 4;            // of a block that normalises: one for each row
+
+// See Dropout; the same arithmetic as on the CPU.
+__device__ inline float kept(const Dropout& dropout, std::uint32_t index) {
+  std::uint32_t h = index * 0x9E3779B1U + static_cast<std::uint32_t>(dropout.key);
+  h ^= h >> 16;
+  h *= 0x85EBCA6BU;
+  h ^= static_cast<std::uint32_t>(dropout.key >> 32);
+  h ^= h >> 13;
+  h *= 0xC2B2AE35U;
+  h ^= h >> 16;
+  return static_cast<std::int32_t>(h >> 1) >= dropout.threshold ? dropout.scale : 0.0F;
+}
+__device__ inline float keep(const Dropout& dropout, std::int64_t index) {
+  return dropout.threshold == 0 ? 1.0F : kept(dropout, static_cast<std::uint32_t>(index));
+}
+
+__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + __expf(-x)); }
+__device__ inline float gelu(float x) { return 0.5F * x * (1.0F + erff(x * 0.70710678F)); }
+__device__ inline float gelu_slope(float x) {
+  return 0.5F * (1.0F + erff(x * 0.70710678F)) + x * 0.39894228F * __expf(-0.5F * x * x);
+}
+
+__device__ inline std::int64_t first_of_pack() {
+  return (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+}
+
+inline unsigned packs(const Matrix& size) { return parts(size.rows * size.columns, 256 * kPack); }
+
+template <class T>
+T* as(void* pointer) {
+  return static_cast<T*>(pointer);
+}
+template <class T>
+const T* as(const void* pointer) {
+  return static_cast<const T*>(pointer);
+}
+
+}  // namespace tutti::speech::cuda
