@@ -1,4 +1,5 @@
-// Deaths at random moments, many times; the results must be the same bytes as of a quiet run.
+// What takes long. Deaths at random moments, many times: the results must be the same bytes as of a
+// quiet run. Many items, and a large one.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -114,6 +115,17 @@ TEST(Chaos, AMillionItemsInLittleMemory) {
   });
   EXPECT_EQ(count, 1000000U);
   EXPECT_EQ(sum, 999999ULL * 1000000 / 2);
+}
+
+TEST(Chaos, AResultOfAGibibyteGoesThroughAFile) {
+  const TempFolder folder;
+  const fs::path out = folder.path() / "out";
+  const auto r = run_command(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "1", "--output_dir", out.string(),
+                "--quiet", "--", "sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x"},
+       .timeout = std::chrono::seconds(380)});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_GT(fs::file_size(out / "results.jsonl"), 1073741824U);
 }
 
 }  // namespace

@@ -187,11 +187,6 @@ TEST_F(MapTest, AFolderThatCannotBeMadeIsAnIoError) {
   EXPECT_THAT(r.err, HasSubstr("/proc/tutti-cannot-be-here"));
 }
 
-TEST_F(MapTest, AResultOfAGibibyteGoesThroughAFile) {
-  ASSERT_EQ(map("1", {"sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x"}).exit_code, 0);
-  EXPECT_GT(fs::file_size(out_ / "results.jsonl"), 1073741824U);
-}
-
 TEST_F(MapTest, EveryGpuWorkerSeesItsOwnDeviceFirst) {
   const std::string gpus =
       "env: local_gpu\noptions: {CUDA_VISIBLE_DEVICES: [GPU-a, MIG-b]}\nn_workers: ";

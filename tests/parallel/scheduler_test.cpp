@@ -159,8 +159,11 @@ TEST_F(Scheduler, AnswersThatAreWrongOrNoneAtAllDoNotEndWorkersThatTalk) {
     fs::remove_all(out_);
     fs::remove_all(state_);
     fs::create_directories(state_);
-    Process driver = start(command(200, 2, "sleep 0.05; echo {}"));
-    ASSERT_TRUE(wait_until([&] { return num_ok() > 5; })) << story();
+    // Both workers have an item, and no item ends before the scheduler was asked.
+    Process driver = start(command(200, 2,
+                                   ": >\"$D\"/busy.$SLURM_ARRAY_TASK_ID; until [ -e \"$D\"/seen ]; "
+                                   "do sleep 0.05; done; sleep 0.05; echo {}"));
+    ASSERT_TRUE(happens("busy.0") && happens("busy.1")) << story();
     behave(how);
     ASSERT_TRUE(happens("seen"));
     EXPECT_TRUE(driver.wait().ok()) << story();

@@ -355,7 +355,8 @@ void Pool::judge_claims(SteadyTime now) {
       worker.claim.reset();
       backend_.adopt({back});
     } else if (!worker.talks() ||
-               seconds(now - std::max(claim.at, worker.last_heard)) > 2 * beat_s_) {
+               // Four: on a machine with too much to do two beats may come late.
+               seconds(now - std::max(claim.at, worker.last_heard)) > 4 * beat_s_) {
       const bool blame = !claim.job.preempted && claim.job.phase != JobPhase::kVanished;
       worker.job = claim.job;
       end(worker, claim.job.reason, blame);
