@@ -273,6 +273,7 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheTrainer) {
       {"++optimizers={a: {optimizer: {_target_: adam}, param_groups: [{lr: 1}]}}"},
       {"++schedulers={a: {scheduler: {_target_: noam_lr}}}", "++optimizers={b: {optimizer: adam}}"},
       {"++optimizers={a: {optimizer: adam, params: {encoder: 1}}}"},
+      {"++optimizers={a: {optimizer: {_target_: adam}, params: encoder}}"},
       {"scheduler._target_=torch.optim.lr_scheduler.OneCycle"},
       {"scheduler.warmup_steps=-5"},
       {"scheduler_interval=batch"},

@@ -84,7 +84,9 @@ TEST(TrainSurface, SeveralOptimizersOfOneLoss) {
   const std::string in_order = "dataloader.train.shuffle=false";
   const std::string unclipped = "trainer.gradient_clip_val=0";  // else each has a norm of its own
   // A recipe without a scheduler has a warm-up by default, named optimizers have none.
-  ASSERT_TRUE(one.train({in_order, unclipped, "++scheduler={_target_: constant}"}).ok());
+  const auto alone = one.train({in_order, unclipped, "++scheduler={_target_: constant}"});
+  ASSERT_TRUE(alone.ok()) << alone.describe();
+  EXPECT_THAT(alone.err, Not(HasSubstr("by default")));
   for (const ToyRecipe* recipe : {&two, &shards}) {
     std::string yaml = recipe->read("train.yaml");
     const std::string before = "optimizer: {_target_: torch.optim.SGD, lr: 0.05}";
@@ -105,6 +107,20 @@ TEST(TrainSurface, SeveralOptimizersOfOneLoss) {
     EXPECT_TRUE(want.at(name).equal(weights_in(two.path() / saves).at(name))) << name;
     EXPECT_TRUE(torch::allclose(want.at(name), weights_in(shards.path() / saves).at(name))) << name;
   }
+  // One file of it, as of any other.
+  const fs::path file = shards.path() / "one.safetensors";
+  const auto merged = run_command(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "checkpoint", "merge", shards.path() / saves, file}});
+  ASSERT_TRUE(merged.ok()) << merged.describe();
+  EXPECT_TRUE(torch::allclose(want.at("weight"), weights_in(file).at("weight")));
+}
+
+TEST(TrainSurface, DefaultsThatChangeTheUpdatesAreToldAtTheStart) {
+  const ToyRecipe recipe;
+  const auto result = recipe.train();
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("scheduler WarmupLR with 15000 steps of warm-up"));
+  EXPECT_THAT(result.err, HasSubstr("gradients clipped at 1.0 (gradient_clip_val: 0)"));
 }
 
 TEST(TrainSurface, AGroupThatTakesNothingIsAnErrorBeforeTraining) {

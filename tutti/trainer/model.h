@@ -40,8 +40,8 @@ struct StepOutput {
   double weight = 1;  // same unit on every rank; 0 takes the batch out of the average
   std::map<std::string, at::Tensor> stats;  // detached 0-dim means over `weight`
   std::map<std::string, Ratio> ratios;
-  // Named optimizers only: which one this loss belongs to, and losses that come after it, in the
-  // order of their updates. Empty: the only optimizer.
+  // Named optimizers only: which one this loss moves, and losses that come after it, in the order
+  // of their updates. Empty: all of them, or the only one.
   std::string optimizer;
   std::vector<std::pair<std::string, at::Tensor>> more_losses;
 };

@@ -5,9 +5,11 @@
 #include <cstdlib>
 
 #include "tutti/config/gpu_count.h"
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/launch/agent.h"
 #include "tutti/parallel/folder/folder_lock.h"
@@ -77,6 +79,20 @@ void use_all_cores(const launch::RankContext& rank) {
   at::set_num_threads(std::max(1, launch::usable_cpus() / std::max(1, rank.local_world_size)));
 }
 
+// What a config leaves to the recipe defaults and people who come from torch do not expect.
+void tell_quiet_choices(const config::Node& training) {
+  std::vector<std::string> choices;
+  const config::Node schedule = training["scheduler"];
+  if (config::is_recipe_default(schedule) && training["optimizers"].is_null())
+    choices.push_back(fmt::format("scheduler WarmupLR with {} steps of warm-up (scheduler: null)",
+                                  schedule["warmup_steps"].raw()));
+  const config::Node limit = training["trainer"]["gradient_clip_val"];
+  if (config::is_recipe_default(limit))
+    choices.push_back(fmt::format("gradients clipped at {} (gradient_clip_val: 0)", limit.raw()));
+  if (!choices.empty())
+    log::info("not in the config, so by default (to have none): {}", join(choices, "; "));
+}
+
 // What rank 0 does alone; the others wait for it, or hear why it failed.
 template <class Function>
 void on_rank_zero(trainer::Control& control, Function&& work) {
@@ -119,6 +135,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
     if (outline.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
     experiment = std::make_unique<Experiment>(context, outline.loop, restarted);
   });
+  if (rank.rank == 0) tell_quiet_choices(context.training);
   // Equal weights on all ranks; the loop makes dropout differ.
   torch::manual_seed(outline.loop.seed);
   const auto model = make_training_model(context.training);

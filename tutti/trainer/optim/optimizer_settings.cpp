@@ -117,6 +117,21 @@ std::vector<OptimizerSettings> parse_named(const Node& root, const Catalogue& ca
   return out;
 }
 
+// Whose parameters match what is known when the model is there; but a part of a model of ours is not
+// all of it. A user's model may have frozen the rest.
+void check_nothing_is_left(const Node& root, const std::vector<OptimizerSettings>& named,
+                           Problems& problems) {
+  const Node model = root["model"];
+  const bool ours = model.is_map() && !model["_target_"].defined();
+  if (named.size() != 1 || named[0].params.empty() || !ours || !root["freeze_param"].is_null())
+    return;
+  const auto& params = named[0].params;
+  if (std::find(params.begin(), params.end(), "*") != params.end()) return;
+  problems.add(root["optimizers"][named[0].name]["params"],
+               "the only optimizer takes a part of the model, and nobody the rest",
+               "remove params, add an optimizer for the rest, or freeze it with freeze_param");
+}
+
 }  // namespace
 
 std::vector<OptimizerSettings> parse_optimizers(const Node& root, const Catalogue& catalogue,
@@ -131,7 +146,9 @@ std::vector<OptimizerSettings> parse_optimizers(const Node& root, const Catalogu
                    "write optimizers: {NAME: {optimizer: {_target_: adam}, params: PART}}");
       return {};
     }
-    return parse_named(root, catalogue, problems);
+    std::vector<OptimizerSettings> named = parse_named(root, catalogue, problems);
+    check_nothing_is_left(root, named, problems);
+    return named;
   }
   OptimizerSettings settings;
   settings.optimizer = root["optimizer"];
