@@ -1,6 +1,8 @@
 // tutti config check | show | reference
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +17,7 @@
 #include "tutti/config/check.h"
 #include "tutti/config/config_files.h"
 #include "tutti/config/merge.h"
+#include "tutti/config/name_flow.h"
 #include "tutti/config/plugin.h"
 #include "tutti/config/reference.h"
 #include "tutti/core/error.h"
@@ -26,7 +29,8 @@ namespace tutti::apps {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> words;  // files and overrides, as typed
+  std::vector<std::string> words;     // files and overrides, as typed
+  std::vector<std::string> training;  // whose names flow into the file, as in a run
   std::string kind;
   std::string parallel;
   bool quiet = false;
@@ -87,6 +91,47 @@ bool are_several(const Arguments& arguments, const config::LoadOptions& options)
   return kinds.size() > 1;
 }
 
+// As a run with --training_config sees the file: names flow, and an override goes to those that know its key.
+config::LoadedConfig load_beside_training(const Arguments& arguments,
+                                          const config::LoadOptions& options,
+                                          config::FileChecker& checker,
+                                          config::Problems& problems) {
+  using config::FileKind;
+  config::ConfigFiles own =
+      config::read_config_files(kind_asked(arguments), options.files, problems);
+  if (own.kind != FileKind::kInference && own.kind != FileKind::kMetrics &&
+      own.kind != FileKind::kDemo)
+    throw ConfigError(fmt::format("--training_config: {} is no inference, metrics or demo config",
+                                  options.files[0].string()),
+                      "leave it out, or say what the file is with --kind");
+  config::ExperimentFiles files;
+  files.training = config::read_config_files(
+      FileKind::kTraining, {arguments.training.begin(), arguments.training.end()}, problems);
+  config::ConfigFiles& place = own.kind == FileKind::kInference ? files.inference
+                               : own.kind == FileKind::kMetrics ? files.metrics
+                                                                : files.demo;
+  place = std::move(own);
+  config::Resolvers resolvers = options.resolvers;
+  config::PluginRegistry registry(checker.catalogue(), resolvers);
+  checker.offer(registry);
+  for (const config::ConfigFiles* each : {&files.training, &place})
+    config::load_plugins(*each, checker, registry, problems);
+  config::apply_overrides(options.overrides, files.all(), checker, resolvers, problems);
+  config::choose_parallel(arguments.parallel, files.all(), problems);
+  const auto configs = config::resolve_together(files, resolvers, problems);
+  const config::Node root = place.kind == FileKind::kInference ? configs.inference
+                            : place.kind == FileKind::kMetrics ? configs.metrics
+                                                               : configs.demo;
+  return {std::move(place), root};
+}
+
+config::LoadedConfig load(const Arguments& arguments, const config::LoadOptions& options,
+                          config::FileChecker& checker, config::Problems& problems) {
+  return arguments.training.empty() ? config::load_config(options, kind_asked(arguments),
+                                                          arguments.parallel, checker, problems)
+                                    : load_beside_training(arguments, options, checker, problems);
+}
+
 void check_loaded(const config::FileChecker& checker, const config::ConfigFiles& files,
                   const config::Node& root, bool no_files, config::Problems& problems) {
   checker.check(files.kind, root, config::referenced_keys(files.merged), problems);
@@ -129,11 +174,11 @@ int check_each(const Arguments& arguments, const config::LoadOptions& options) {
 
 int check(const Arguments& arguments) {
   const config::LoadOptions options = load_options(arguments);
-  if (are_several(arguments, options)) return check_each(arguments, options);
+  if (arguments.training.empty() && are_several(arguments, options))
+    return check_each(arguments, options);
   config::FileChecker checker = own_checker();
   config::Problems problems;
-  const config::LoadedConfig loaded =
-      config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems);
+  const config::LoadedConfig loaded = load(arguments, options, checker, problems);
   check_loaded(checker, loaded.files, loaded.root, arguments.no_files, problems);
   const int code = report(problems, arguments.quiet);
   if (code == 0 && !arguments.quiet) say_ok(options.files[0], loaded.files.kind);
@@ -147,9 +192,12 @@ int show(const Arguments& arguments) {
                       "show them one after another");
   config::Problems problems;
   config::FileChecker checker = own_checker();
-  const config::Node root =
-      config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems)
-          .root;
+  const auto [files, root] = load(arguments, options, checker, problems);
+  const bool follows_training =
+      files.kind == config::FileKind::kInference || files.kind == config::FileKind::kMetrics;
+  if (arguments.training.empty() && follows_training && config::lacks_experiment(files))
+    problems.warn({files.merged.mark(), "exp_tag", "nothing here says which experiment is meant",
+                   "add --training_config FILE, as a run does"});
   const int code = report(problems, arguments.quiet);
   if (code != 0) return code;
   if (arguments.json)
@@ -165,11 +213,16 @@ void go_where_plugins_load(const Arguments& arguments, char** argv) {
   const std::filesystem::path sibling = own_program().parent_path() / kSibling;
   if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
   config::Problems unread;  // the same ones come again when the files are loaded to be checked
-  const auto files =
-      config::read_config_files(kind_asked(arguments), load_options(arguments).files, unread);
-  if (!config::plugin_lists(files, systems::standard_checker(), config::Resolvers::standard())
-           .empty())
-    ::execv(sibling.c_str(), argv);
+  const auto go_if_any = [&](const std::optional<config::FileKind>& kind,
+                             const std::vector<std::filesystem::path>& names) {
+    const auto files = config::read_config_files(kind, names, unread);
+    if (!config::plugin_lists(files, systems::standard_checker(), config::Resolvers::standard())
+             .empty())
+      ::execv(sibling.c_str(), argv);
+  };
+  go_if_any(kind_asked(arguments), load_options(arguments).files);
+  if (!arguments.training.empty())
+    go_if_any(config::FileKind::kTraining, {arguments.training.begin(), arguments.training.end()});
 }
 
 }  // namespace
@@ -178,7 +231,7 @@ int run_config(int argc, char** argv) {
   CLI::App app{"Check or show config files", "tutti config"};
   app.footer(
       example("tutti config check conf/training.yaml num_device=4\n"
-              "tutti config show conf/training.yaml"));
+              "tutti config show conf/inference.yaml --training_config conf/training.yaml"));
   app.require_subcommand(1);
   Arguments arguments;
   const auto add_common = [&](CLI::App* sub) {
@@ -190,6 +243,10 @@ int run_config(int argc, char** argv) {
     sub->add_option("--kind", arguments.kind, "kind of file, when its name and keys do not tell")
         ->check(
             CLI::IsMember({"training", "inference", "metrics", "publication", "demo", "parallel"}));
+    sub->add_option("--training_config", arguments.training,
+                    "of an inference, metrics or demo file: the training config whose experiment "
+                    "it belongs to, as for tutti run")
+        ->allow_extra_args(false);
     sub->add_option("--parallel", arguments.parallel, "name of the parallel block to use");
     sub->add_flag("--quiet", arguments.quiet, "problems only");
   };

@@ -226,6 +226,20 @@ void put_program(const fs::path& folder, const std::string& name, const std::str
   fs::permissions(folder / name, fs::perms::owner_all);
 }
 
+TEST(CommandLine, AnOutputFolderThatOthersMayWriteBecomesOurs) {
+  const TempFolder folder;
+  const fs::path output = folder.path() / "shared";
+  fs::create_directory(output);
+  fs::permissions(output, fs::perms::all);
+  const CommandResult result =
+      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "1", "--output_dir",
+                            output.string(), "--", "echo", "{}"}});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("only you may write in it from now on"));
+  EXPECT_EQ(fs::status(output).permissions() & (fs::perms::group_write | fs::perms::others_write),
+            fs::perms::none);
+}
+
 TEST(Doctor, ShowsTheQueuesOneMayName) {
   const TempFolder folder;
   put_program(folder.path(), "sbatch", "slurm 22.05.8", 0);

@@ -114,9 +114,93 @@ TEST(ParallelName, ABlockThatNothingUsesIsWarnedAbout) {
   EXPECT_THAT(loaded.problems.warnings()[0].fix, HasSubstr("--parallel parallel_gpu"));
 }
 
-CommandResult run_tutti(std::vector<std::string> arguments) {
+CommandResult run_tutti(std::vector<std::string> arguments, const fs::path& folder = ".") {
   arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
-  return run_command({.argv = arguments, .timeout = std::chrono::seconds(60)});
+  return run_command({.argv = arguments, .cwd = folder, .timeout = std::chrono::seconds(60)});
+}
+
+class TwoFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_file_atomic(folder_.path() / "training.yaml",
+                      std::string(kTraining) + "exp_tag: small\nrecipe_dir: .\n");
+    write_file_atomic(folder_.path() / "inference.yaml",
+                      std::string("model: {_target_: asr, asr_model_file: a.pth}\n") +
+                          "parallel_gpu: {env: local, n_workers: 3}\n");
+  }
+  CommandResult config(std::vector<std::string> words) const {
+    words.insert(words.begin(), "config");
+    return run_tutti(words, folder_.path());
+  }
+  TempFolder folder_;
+};
+
+TEST_F(TwoFiles, AParallelBlockByKeyGoesToTheFileThatHasIt) {
+  const CommandResult shown = config({"show", "inference.yaml", "--training_config",
+                                      "training.yaml", "parallel=gpu", "--json", "--quiet"});
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_EQ(parse_json(shown.out, "show")["parallel"]["n_workers"], 3);
+  const CommandResult unknown = config(
+      {"show", "inference.yaml", "--training_config", "training.yaml", "parallel=gpus", "--quiet"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("named blocks here: parallel_gpu"));
+}
+
+TEST_F(TwoFiles, ShowSeesTheExperimentOfTheTrainingConfig) {
+  const CommandResult shown = config(
+      {"show", "inference.yaml", "--training_config", "training.yaml", "exp_tag=big", "--json"});
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  const Json root = parse_json(shown.out, "show");
+  EXPECT_EQ(root["exp_tag"], "big");
+  EXPECT_THAT(root["inference_dir"].get<std::string>(), testing::EndsWith("/exp/big/inference"));
+  const CommandResult alone = config({"show", "inference.yaml"});
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("add --training_config FILE"));
+  const CommandResult odd = config({"show", "training.yaml", "--training_config", "training.yaml"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("no inference, metrics or demo config"));
+  EXPECT_EQ(config({"check", "--no_files", "inference.yaml", "--training_config", "training.yaml"})
+                .exit_code,
+            0);
+}
+
+TEST_F(TwoFiles, ASlipLeadsToTheFileThatHasTheKeyItMeans) {
+  const CommandResult result =
+      config({"check", "--no_files", "training.yaml", "inference.yaml", "model.beam_sz=3"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'beam_size'?"));
+  EXPECT_THAT(result.err, HasSubstr("inference:+model.beam_sz=3"));
+}
+
+TEST_F(TwoFiles, AProblemIsPlacedWhereItsValueStands) {
+  const CommandResult typed = config({"check", "--no_files", "training.yaml", "exp_tag=[a]"});
+  EXPECT_EQ(typed.exit_code, 2);
+  EXPECT_THAT(typed.err, HasSubstr("command line: exp_tag: "));
+  const CommandResult ours = config({"check", "--no_files", "training.yaml", "num_device=0"});
+  EXPECT_THAT(ours.err, HasSubstr("command line: num_device: "));
+  EXPECT_THAT(ours.err, HasSubstr("recipe defaults: trainer.devices: "));
+}
+
+TEST_F(TwoFiles, AnExperimentThatTheTrainingConfigDecidesIsWarnedAbout) {
+  write_file_atomic(folder_.path() / "inference.yaml", "exp_tag: mine\nmodel: {_target_: asr}\n");
+  const CommandResult shown =
+      config({"show", "inference.yaml", "--training_config", "training.yaml"});
+  EXPECT_EQ(shown.exit_code, 0);
+  EXPECT_THAT(shown.err, HasSubstr("'mine' is not used: the training config says 'small'"));
+}
+
+TEST_F(TwoFiles, TheTopLevelDeviceIsChecked) {
+  EXPECT_EQ(config({"check", "--no_files", "inference.yaml", "device=cuda:1"}).exit_code, 0);
+  const CommandResult odd = config({"check", "--no_files", "inference.yaml", "device=gpu0"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("command line: device: got 'gpu0', expected auto, cpu, cuda"));
+}
+
+TEST_F(TwoFiles, WeightsOfNoBytesAreRefused) {
+  write_file_atomic(folder_.path() / "a.pth", "");
+  const CommandResult empty = config({"check", "inference.yaml"});
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("got 'a.pth', which is empty"));
 }
 
 TEST(ParallelName, ReachesTheScriptOfTheCommandLine) {

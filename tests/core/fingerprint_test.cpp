@@ -42,6 +42,18 @@ TEST(Fingerprint, SaysWhatChangedAndDoesNotMindTheOrderOfKeys) {
   EXPECT_EQ(Fingerprint(parse_json(a.json().dump(), "record")), a);
 }
 
+TEST(Fingerprint, NamesWhatChangedInsideListsAndShowsNoRawBlocks) {
+  Fingerprint a, b;
+  a.add("sets", Json::array({{{"split", "train"}, {"rate", 8000}}}));
+  b.add("sets", Json::array({{{"split", "train"}, {"rate", 16000}}}));
+  EXPECT_THAT(b.changes_since(a), ElementsAre("sets.0.rate: was 8000, is 16000"));
+  a.add("logger", nullptr).add("effects", Json::array({1, 2}));
+  b = Fingerprint(a.json());
+  b.add("logger", {{"_target_", "csv"}, {"save_dir", "x"}}).add("effects", Json::array({1, 2, 3}));
+  EXPECT_THAT(b.changes_since(a), ElementsAre("logger: was nothing, is csv",
+                                              "effects: was a list of 2, is a list of 3"));
+}
+
 TEST(Fingerprint, AMissingFileIsNotAnError) {
   TempFolder folder;
   EXPECT_EQ(content_mark(folder.path() / "none"), "missing");

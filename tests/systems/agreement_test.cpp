@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
-#include <fstream>
+#include <thread>
 
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
@@ -119,31 +120,58 @@ class Agreement : public testing::Test {
     return {};
   }
 
-  // With both stages: what is refused is refused before the first of them.
-  static void expect_agreement(const std::vector<std::string>& overrides, bool is_fine) {
-    static int number = 0;
-    std::vector<std::string> words = {"exp_tag=case" + std::to_string(++number)};
-    words.insert(words.end(), overrides.begin(), overrides.end());
-    expect_same({"config", "check", training()},
-                {"run", "--stages", "collect_stats", "train", "--training_config", training()},
-                words, is_fine);
-    if (!is_fine) {
-      EXPECT_FALSE(fs::exists(folder_->path() / "exp" / ("stats_case" + std::to_string(number))));
+  struct Case {
+    std::vector<std::string> check, stages;  // commands, with the overrides
+    std::vector<std::string> overrides;
+    bool is_fine = false;
+    CommandResult checked, ran;
+  };
+  static Case make_case(std::vector<std::string> check, std::vector<std::string> stages,
+                        const std::vector<std::string>& overrides, bool is_fine) {
+    for (auto* words : {&check, &stages})
+      words->insert(words->end(), overrides.begin(), overrides.end());
+    return {check, stages, overrides, is_fine, {}, {}};
+  }
+
+  // Nearly all of a command's time is its start, so that as many run at once as there are cores.
+  static void expect_agreement(std::vector<Case> cases) {
+    std::atomic<std::size_t> next{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < std::max(2U, std::thread::hardware_concurrency()); ++t)
+      threads.emplace_back([&] {
+        for (std::size_t i = next++; i < cases.size(); i = next++) {
+          cases[i].checked = run(cases[i].check);
+          cases[i].ran = run(cases[i].stages);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const Case& each : cases) {
+      SCOPED_TRACE(join(each.overrides, " "));
+      EXPECT_EQ(each.checked.exit_code, each.is_fine ? 0 : 2) << each.checked.err;
+      EXPECT_EQ(each.ran.exit_code, each.checked.exit_code) << each.ran.err << each.ran.out;
+      if (each.checked.exit_code == 2) {
+        EXPECT_THAT(each.ran.err, testing::HasSubstr(complaint(each.checked.err)));
+      }
     }
   }
 
-  static void expect_same(std::vector<std::string> check, std::vector<std::string> stages,
-                          const std::vector<std::string>& overrides, bool is_fine) {
-    SCOPED_TRACE(join(overrides, " "));
-    for (auto* words : {&check, &stages})
-      words->insert(words->end(), overrides.begin(), overrides.end());
-    const CommandResult checked = run(check);
-    EXPECT_EQ(checked.exit_code, is_fine ? 0 : 2) << checked.err;
-    const CommandResult ran = run(stages);
-    EXPECT_EQ(ran.exit_code, checked.exit_code) << ran.err << ran.out;
-    if (checked.exit_code == 2) {
-      EXPECT_THAT(ran.err, testing::HasSubstr(complaint(checked.err)));
+  // With both stages: what is refused is refused before the first of them.
+  static void expect_agreement(const std::vector<std::vector<std::string>>& all, bool is_fine) {
+    static int number = 0;
+    std::vector<Case> cases;
+    std::vector<fs::path> statistics;
+    for (const auto& overrides : all) {
+      const std::string tag = "case" + std::to_string(++number);
+      std::vector<std::string> words = {"exp_tag=" + tag};
+      words.insert(words.end(), overrides.begin(), overrides.end());
+      cases.push_back(
+          make_case({"config", "check", training()},
+                    {"run", "--stages", "collect_stats", "train", "--training_config", training()},
+                    words, is_fine));
+      statistics.push_back(folder_->path() / "exp" / ("stats_" + tag));
     }
+    expect_agreement(std::move(cases));
+    for (const fs::path& made : statistics) EXPECT_EQ(fs::exists(made), is_fine) << made;
   }
 
   static TempFolder* folder_;
@@ -182,7 +210,7 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheModel) {
       {"model={_target_: torchscrpt, path: a.pt}"},
       {"++init=ones"},
   };
-  for (const auto& overrides : cases) expect_agreement(overrides, false);
+  expect_agreement(cases, false);
 }
 
 TEST_F(Agreement, OnWhatIsRefusedOfTheData) {
@@ -224,7 +252,7 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheData) {
       {"model.token_list=nowhere.txt"},
       {"++tokenizer.train_file=nowhere.txt"},
   };
-  for (const auto& overrides : cases) expect_agreement(overrides, false);
+  expect_agreement(cases, false);
 }
 
 TEST_F(Agreement, OnWhatIsRefusedOfTheTrainer) {
@@ -286,7 +314,7 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheTrainer) {
       {"num_device=0"},
       {"++fit.ckpt=last"},
   };
-  for (const auto& overrides : cases) expect_agreement(overrides, false);
+  expect_agreement(cases, false);
 }
 
 TEST_F(Agreement, AFileNeedsNoOption) {
@@ -340,7 +368,7 @@ TEST_F(Agreement, OnWhatIsAccepted) {
        "++dataset.train.0.data_src_args.channel=first", "parallel.n_workers=2",
        "++parallel.on_error=skip", "++parallel.max_retries=0"},
   };
-  for (const auto& overrides : cases) expect_agreement(overrides, true);
+  expect_agreement(cases, true);
 }
 
 TEST_F(Agreement, WhatTrainingRefusesIsSaidBeforeStatisticsAreReplaced) {
@@ -368,10 +396,10 @@ TEST_F(Agreement, OnInference) {
       run({"run", "--stages", "collect_stats", "train", "--training_config", training()});
   ASSERT_TRUE(trained.ok()) << trained.err;
   const std::string file = (folder_->path() / "inference.yaml").string();
-  int number = 0;
+  std::vector<Case> cases;
   const auto expect = [&](std::vector<std::string> overrides, bool is_fine) {
-    overrides.push_back("inference_dir=${exp_dir}/inference" + std::to_string(++number));
-    expect_same({"config", "check", file}, {"infer", file}, overrides, is_fine);
+    overrides.push_back("inference_dir=${exp_dir}/inference" + std::to_string(cases.size()));
+    cases.push_back(make_case({"config", "check", file}, {"infer", file}, overrides, is_fine));
   };
   const std::vector<std::string> refused = {"++model.lm_file=lm.pth",
                                             "++model.streaming=true",
@@ -394,6 +422,7 @@ TEST_F(Agreement, OnInference) {
   expect({"model.beam_size=50"}, true);
   expect({"++model.nbest=2", "++model.token_times=true"}, true);
   expect({"++model.batch_seconds=10", "++batch_size=2", "++model.ctc_weight=1.0"}, true);
+  expect_agreement(std::move(cases));
 }
 
 }  // namespace

@@ -96,6 +96,19 @@ TEST_F(MiniAn4, TheCheckKnowsCorporaAndTheirKeys) {
   const CommandResult key = recipe.run({"config", "check", training, "+create_dataset.dev_sise=2"});
   EXPECT_EQ(key.exit_code, 2) << key.describe();
   EXPECT_THAT(key.err, HasSubstr("did you mean 'dev_size'?"));
+  const CommandResult split =
+      recipe.run({"config", "check", training, "dataset.train.0.data_src_args.split=trian"});
+  EXPECT_EQ(split.exit_code, 2) << split.describe();
+  EXPECT_THAT(split.err, HasSubstr("got 'trian', but mini_an4/asr makes train, valid, test"));
+  EXPECT_THAT(split.err, HasSubstr("did you mean 'train'?"));
+  const CommandResult ran = recipe.run(
+      {"create_dataset", "--config", training, "dataset.train.0.data_src_args.split=trian"});
+  EXPECT_EQ(ran.exit_code, 2) << ran.describe();
+  EXPECT_THAT(ran.err, HasSubstr("did you mean 'train'?"));
+  const CommandResult source =
+      recipe.run({"config", "check", training, "dataset.train.0.data_src=jsnol"});
+  EXPECT_EQ(source.exit_code, 2) << source.describe();
+  EXPECT_THAT(source.err, HasSubstr("did you mean 'jsonl'?"));
 }
 
 TEST_F(MiniAn4, KilledAnywhereItContinuesAndTheResultIsTheSame) {

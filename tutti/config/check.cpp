@@ -278,6 +278,7 @@ void FileChecker::check_corpora(const Node& root, Problems& problems) const {
     names.insert(names.end(), known.begin(), known.end());
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
+    names.insert(names.end(), file_sources_.begin(), file_sources_.end());
     const std::string guess = closest_match(name, names);
     const Node at = entry["data_src"].is_null() ? entry : entry["data_src"];
     problems.add(at, fmt::format("got '{}', expected one of {}", name, join(names, ", ")),

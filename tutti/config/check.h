@@ -57,6 +57,8 @@ class FileChecker {
   using Corpora = std::vector<std::pair<std::string, Node>>;
   void set_corpora(std::function<Corpora(const Node& root)> find) { corpora_ = std::move(find); }
   Corpora corpora_of(const Node& root) const { return corpora_ ? corpora_(root) : Corpora{}; }
+  // What data_src may name beside them.
+  void set_file_sources(std::vector<std::string> names) { file_sources_ = std::move(names); }
   // Whether this program has what the builders that come with Tutti are made of: then they are loaded, and the keys of
   // `create_dataset:` checked.
   void set_loads_corpora(bool loads) noexcept { loads_corpora_ = loads; }
@@ -83,6 +85,7 @@ class FileChecker {
   std::map<std::string, BlockCheck> blocks_;
   std::vector<std::pair<FileKind, BlockCheck>> rules_;
   std::function<Corpora(const Node& root)> corpora_;
+  std::vector<std::string> file_sources_;
   bool loads_corpora_ = false;
   std::function<void(PluginRegistry& registry)> offer_;
   GpuCounter count_gpus_ = count_visible_gpus;

@@ -133,6 +133,22 @@ void fail_unknown(const ConfigFiles& file, const Addressed& change, const Proble
   }
 }
 
+// parallel_gpu for "parallel_gpu" and for "gpu".
+std::string block_named(const Node& merged, const std::string& name) {
+  for (const std::string& full : {name, "parallel_" + name})
+    if (full.starts_with("parallel") && merged[full].is_map()) return full;
+  return {};
+}
+
+// `parallel=gpu` chooses a named block: only files that have one of this name are meant.
+std::string chosen_block(const Addressed& change) {
+  if (change.path != "parallel" || change.rest.size() < 2) return {};
+  const std::string name(trim(change.rest.substr(1)));
+  const bool is_value = name.empty() || name == "null" || name == "~" ||
+                        name.find_first_of("[{\"'$") != std::string::npos;
+  return is_value ? std::string() : name;
+}
+
 void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
                const FileChecker& checker, const Resolvers& resolvers, Problems& problems) {
   const Addressed change = parse_address(text);
@@ -150,9 +166,20 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
                   fmt::format("files given: {}", names_of(files))});
     return;
   }
+  if (const std::string name = chosen_block(change); !name.empty()) {
+    const auto lacks = [&](const ConfigFiles* file) {
+      return block_named(file->merged, name).empty();
+    };
+    // None has it: every file says which it has.
+    if (!std::all_of(candidates.begin(), candidates.end(), lacks)) std::erase_if(candidates, lacks);
+  }
   const bool sets = !change.path.empty() && !change.rest.empty();
   std::vector<std::pair<ConfigFiles*, std::string>> targets;
   std::optional<Problem> reason;
+  const ConfigFiles* reason_of = nullptr;  // the file whose schema has the nearest key
+  const auto has_guess = [](const Problem& problem) {
+    return problem.fix.starts_with("did you mean");
+  };
   for (ConfigFiles* file : candidates) {
     const bool exists = !change.path.empty() && file->merged.find(change.path).defined();
     if (exists || !sets || (candidates.size() == 1 && !change.sign.empty())) {
@@ -162,8 +189,8 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
     const auto against = objection(*file, change, checker, resolvers);
     if (!against)
       targets.emplace_back(file, change.sign == "+" ? change.text() : change.forced());
-    else if (!reason)
-      reason = against;
+    else if (!reason || (!has_guess(*reason) && has_guess(*against)))
+      reason = against, reason_of = file;
   }
   for (const auto& [file, form] : targets)
     file->merged = Node(apply_override(file->merged.value(), form, problems));
@@ -173,23 +200,17 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
     if (place.empty() && sets) place = place_of(*file, change, checker, resolvers);
   if (candidates.size() == 1) return fail_unknown(*candidates[0], change, *reason, place, problems);
   const std::string kinds = names_of(candidates);
-  const std::string address = fmt::format(
-      "to add it to one of them: {}:+{}{}",
-      candidates[0]->kind ? kind_name(*candidates[0]->kind) : "training", change.path, change.rest);
+  const ConfigFiles* nearest = reason_of ? reason_of : candidates[0];
+  const std::string address =
+      fmt::format("to add it to one of them: {}:+{}{}",
+                  nearest->kind ? kind_name(*nearest->kind) : "training", change.path, change.rest);
   std::string fix = sets ? address : "check the name";
   if (!place.empty())
     fix = fmt::format("did you mean '{}{}'?", place, change.rest);
-  else if (reason && reason->fix.starts_with("did you mean"))
+  else if (reason && has_guess(*reason))
     fix = reason->fix + " Or " + address;
   problems.add({command_line_mark(), text,
                 fmt::format("no key '{}' in the {} configs", change.path, kinds), fix});
-}
-
-// parallel_gpu for "parallel_gpu" and for "gpu".
-std::string block_named(const Node& merged, const std::string& name) {
-  for (const std::string& full : {name, "parallel_" + name})
-    if (full.starts_with("parallel") && merged[full].is_map()) return full;
-  return {};
 }
 
 std::vector<std::string> named_blocks(const Node& merged) {

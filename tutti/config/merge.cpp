@@ -71,7 +71,7 @@ class Override {
   ValuePtr parse_value(const std::string& text) {
     if (!text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos) {
       Problems inner;
-      const Node node = parse_yaml(text, "command line", inner);
+      const Node node = parse_yaml(text, *command_line_mark().file, inner);
       if (inner.empty()) return node.value();
       const Problem first = inner.sorted()[0];
       fail("the value " + text + ": " + first.what, first.fix);
@@ -132,6 +132,8 @@ class Override {
              "use " + text_.substr(1) + " to change it, or ++ for either");
         return map;
       }
+      if (last && map->key_marks.size() == map->map.size())
+        map->key_marks[static_cast<std::size_t>(found - map->map.begin())] = command_line_mark();
       found->second = change(found->second, depth + 1);
       return map;
     }

@@ -164,7 +164,9 @@ void emit_yaml(const Node& node, int indent, std::string& out) {
 
 std::string Mark::describe() const {
   if (!file) return "config";
-  if (line == 0) return *file;
+  // Lines of texts that nobody can open mean nothing; the key that follows says what is meant.
+  const bool is_file = *file != "command line" && *file != "recipe defaults";
+  if (line == 0 || !is_file) return *file;
   return fmt::format("{}:{}:{}", *file, line, column);
 }
 

@@ -7,7 +7,7 @@
 namespace tutti::config {
 namespace {
 
-constexpr const char* kName = "defaults";
+constexpr const char* kName = "recipe defaults";  // as Mark::describe knows it
 
 constexpr const char* kPaths = R"(
 recipe_dir: .

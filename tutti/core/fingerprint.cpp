@@ -45,6 +45,11 @@ Json canonical(const Json& value, const Places& places) {
 }
 
 std::string shorten(const Json& value) {
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  if (value.is_object()) {
+    const auto target = value.find("_target_");
+    return target != value.end() && target->is_string() ? target->get<std::string>() : "a block";
+  }
   std::string text = value.is_null() ? "nothing" : to_json_line(value);
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
 }
@@ -62,6 +67,11 @@ void compare(const Json& was, const Json& is, const std::string& path, std::size
       compare(value, is.value(key, Json(nullptr)), below(key), limit, out);
     for (const auto& [key, value] : is.items())
       if (!was.contains(key)) compare(nullptr, value, below(key), limit, out);
+    return;
+  }
+  if (was.is_array() && is.is_array() && was.size() == is.size()) {
+    for (std::size_t i = 0; i < was.size(); ++i)
+      compare(was[i], is[i], below(std::to_string(i)), limit, out);
     return;
   }
   out.push_back(is_content(was) && is_content(is)

@@ -199,6 +199,12 @@ std::string implied_source(const Node& entry) {
   return manifest.is_scalar() && manifest.raw().ends_with(".tsv") ? "tsv" : "jsonl";
 }
 
+std::vector<std::string> DatasetSources::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, open] : open_) names.push_back(name);
+  return names;
+}
+
 void DatasetSources::check(const Node& entry, Problems& problems) const {
   if (!entry.is_map()) {
     problems.add(entry, "got " + entry.describe_value() +

@@ -47,6 +47,7 @@ class DatasetSources {
   }
   void set_transforms(MakeTransform make) { make_transform_ = std::move(make); }
   bool has(const std::string& data_src) const { return open_.contains(data_src); }
+  std::vector<std::string> names() const;  // sorted
   // What samples are resampled to in the end; 0: as they are. An entry's own sample_rate comes
   // first: {sample_rate: 8000} under a model of 16 kHz is speech as a telephone carries it.
   void set_sample_rate(int sample_rate) { sample_rate_ = sample_rate; }

@@ -4,9 +4,8 @@
 #include <cstdlib>
 
 #include "tutti/config/config_files.h"
-#include "tutti/config/merge.h"
+#include "tutti/config/name_flow.h"
 #include "tutti/config/plugin.h"
-#include "tutti/config/recipe_defaults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
@@ -35,31 +34,11 @@ void check(const ConfigFiles& loaded, const Node& resolved, const Extensions& ex
 
 // Without a training config nobody else says which experiment is meant.
 void require_experiment(const ConfigFiles& loaded, config::Problems& problems) {
-  const Node& merged = loaded.merged;
-  if (!merged.defined() || !config::is_recipe_default(merged["exp_tag"]) ||
-      !config::is_recipe_default(merged["exp_dir"]))
-    return;
-  if (merged["inference_dir"].defined() && !config::is_recipe_default(merged["inference_dir"]))
-    return;
-  problems.add(merged["exp_tag"],
-               fmt::format("the {} config does not say which experiment is meant",
-                           config::kind_name(*loaded.kind)),
-               "give --training_config as well, or add exp_tag or exp_dir");
-}
-
-// Copies `key` of the resolved config of kind `giver` into one that comes later; says so when that changes what the
-// file says.
-void inherit(const Node& from, const char* giver, std::string_view key,
-             const Extensions& extensions, ConfigFiles& to, config::Problems& problems) {
-  if (!from.defined() || !to.merged.defined() || from[key].is_null()) return;
-  const Node current = to.merged[key];
-  const bool written_by_user = !current.is_null() && !config::is_recipe_default(current);
-  config::Problems ignored;  // the same ones are reported when the whole file is resolved
-  const Node own = config::resolve(to, extensions.resolvers, ignored)[key];
-  if (written_by_user && own.is_scalar() && own.raw() != from[key].raw())
-    problems.warn(current, fmt::format("'{}' is not used: the {} config says '{}'", own.raw(),
-                                       giver, from[key].raw()));
-  to.merged = config::with_key(to.merged, std::string(key), from[key]);
+  if (config::lacks_experiment(loaded))
+    problems.add(loaded.merged["exp_tag"],
+                 fmt::format("the {} config does not say which experiment is meant",
+                             config::kind_name(*loaded.kind)),
+                 "give --training_config as well, or add exp_tag or exp_dir");
 }
 
 // By the process that a person started, or rank 0 of those a launcher did; not again by the processes they start.
@@ -99,46 +78,32 @@ Extensions load_extensions(const std::vector<std::filesystem::path>& files) {
 StageContext load_context(const ContextRequest& request, const Extensions& extensions) {
   using config::FileKind;
   config::Problems problems;
-  ConfigFiles training = read_config_files(FileKind::kTraining, request.training, problems);
-  ConfigFiles inference = read_config_files(FileKind::kInference, request.inference, problems);
-  ConfigFiles metrics = read_config_files(FileKind::kMetrics, request.metrics, problems);
-  ConfigFiles demo = read_config_files(FileKind::kDemo, request.demo, problems);
-  const std::vector<ConfigFiles*> all = {&training, &inference, &metrics, &demo};
-  config::apply_overrides(request.overrides, all, extensions.checker, extensions.resolvers,
+  config::ExperimentFiles files{
+      .training = read_config_files(FileKind::kTraining, request.training, problems),
+      .inference = read_config_files(FileKind::kInference, request.inference, problems),
+      .metrics = read_config_files(FileKind::kMetrics, request.metrics, problems),
+      .demo = read_config_files(FileKind::kDemo, request.demo, problems)};
+  config::apply_overrides(request.overrides, files.all(), extensions.checker, extensions.resolvers,
                           problems);
-  config::choose_parallel(request.parallel, all, problems);
+  config::choose_parallel(request.parallel, files.all(), problems);
   problems.throw_if_any();
 
   StageContext context;
   context.request = request;
   context.catalogue = std::make_shared<config::Catalogue>(extensions.checker.catalogue());
-  context.training = config::resolve(training, extensions.resolvers, problems);
-  // An exp_dir follows its exp_tag, and metrics go with inference: once is enough to say so.
-  const std::size_t told = problems.warnings().size();
-  const auto inherit_experiment = [&](const Node& from, const char* giver, ConfigFiles& later) {
-    for (const char* key : {"exp_tag", "exp_dir"}) {
-      config::Problems repeated;
-      inherit(from, giver, key, extensions, later,
-              problems.warnings().size() > told ? repeated : problems);
-    }
-  };
-  for (ConfigFiles* later : {&inference, &metrics, &demo})
-    inherit_experiment(context.training, "training", *later);
-  inherit(context.training, "training", "data_dir", extensions, inference, problems);
-  context.inference = config::resolve(inference, extensions.resolvers, problems);
-  for (ConfigFiles* later : {&metrics, &demo})
-    inherit_experiment(context.inference, "inference", *later);
-  inherit(context.inference, "inference", "inference_dir", extensions, metrics, problems);
-  context.metrics = config::resolve(metrics, extensions.resolvers, problems);
-  context.demo = config::resolve(demo, extensions.resolvers, problems);
+  const auto configs = config::resolve_together(files, extensions.resolvers, problems);
+  context.training = configs.training;
+  context.inference = configs.inference;
+  context.metrics = configs.metrics;
+  context.demo = configs.demo;
   if (!context.training.defined()) {
-    require_experiment(inference, problems);
-    if (!context.inference.defined()) require_experiment(metrics, problems);
+    require_experiment(files.inference, problems);
+    if (!context.inference.defined()) require_experiment(files.metrics, problems);
   }
-  check(training, context.training, extensions, problems);
-  check(inference, context.inference, extensions, problems);
-  check(metrics, context.metrics, extensions, problems);
-  check(demo, context.demo, extensions, problems);
+  check(files.training, context.training, extensions, problems);
+  check(files.inference, context.inference, extensions, problems);
+  check(files.metrics, context.metrics, extensions, problems);
+  check(files.demo, context.demo, extensions, problems);
   warn_once(problems);
   problems.throw_if_any();
   return context;

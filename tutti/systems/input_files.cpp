@@ -43,6 +43,15 @@ class Inputs {
  public:
   Inputs(const Node& root, Problems& problems) : made_(made_folders(root)), problems_(problems) {}
 
+  // Weights of no bytes are what a full disk or a broken download leaves.
+  void refuse_empty(const Node& at) {
+    if (!at.is_scalar()) return;
+    std::error_code absent;
+    if (fs::is_regular_file(at.raw(), absent) && fs::file_size(at.raw(), absent) == 0 && !absent)
+      problems_.add(at, fmt::format("got '{}', which is empty", at.raw()),
+                    "copy or download it again");
+  }
+
   void add_made(const Node& folder) {
     if (folder.is_scalar()) made_.emplace_back(folder.raw());
   }
@@ -113,6 +122,8 @@ void check_input_files(config::FileKind kind, const Node& root, Problems& proble
                   {"asr_train_config", "s2t_train_config", "lm_train_config", "lm_file",
                    "ngram_file", "bpemodel", "model_tag", "path", "weights", "token_list"},
                   inputs);
+      for (const char* key : {"asr_model_file", "s2t_model_file", "lm_file", "path", "weights"})
+        inputs.refuse_empty(model[key]);
       // Of weights, another name than the one written may be meant: the stage looks in the folder.
       for (const char* key : {"asr_model_file", "s2t_model_file"})
         if (model[key].is_scalar())

@@ -231,14 +231,47 @@ void refuse_recogniser(const Node& model, Problems& problems) {
                  "to train one, set task: asr and give model: its parts (encoder, decoder, ...)");
 }
 
-// Entries of files of the user's. Those of builders are the builder's business.
+// The splits that a builder of this program makes with the config's settings; empty: nobody knows.
+std::vector<std::string> known_splits(const Node& root, const std::string& source) {
+  const auto* make = dataset_builder_registry().find(source.substr(0, source.find('/')));
+  if (make == nullptr) return {};
+  // The block has the settings of one builder.
+  const Node settings = corpora_of(root).size() == 1 ? root["create_dataset"] : Node();
+  try {
+    return (*make)(settings)->splits();
+  } catch (const Error&) {
+    return {};  // its settings are wrong, which is told elsewhere
+  }
+}
+
+// A split that no build leaves. One that is there is used, whoever made it.
+void check_split(const Node& root, const Node& entry, Problems& problems) {
+  const Node args = entry["data_src_args"];
+  const Node split = args.is_map() && !args["split"].is_null() ? args["split"] : entry["name"];
+  if (!split.is_scalar() || !root["data_dir"].is_scalar()) return;
+  const auto known = known_splits(root, data_source_of(root, entry));
+  if (known.empty() || std::find(known.begin(), known.end(), split.raw()) != known.end()) return;
+  std::error_code unreadable;
+  if (std::filesystem::exists(manifest_path(root["data_dir"].raw(), split.raw()), unreadable))
+    return;
+  const std::string guess = closest_match(split.raw(), known);
+  problems.add(split,
+               fmt::format("got '{}', but {} makes {}", split.raw(), data_source_of(root, entry),
+                           join(known, ", ")),
+               guess.empty() ? "name one of them" : fmt::format("did you mean '{}'?", guess));
+}
+
+// Entries of files of the user's, and the splits of builders.
 void check_entries(const Node& root, Problems& problems) {
   const auto sources = data::DatasetSources::standard();
   for (const char* split : {"train", "valid", "test"})
     for (const Node& entry : root["dataset"][split].elements()) {
       if (!entry.is_map()) continue;  // the dataset's own schema has complained
       const std::string source = data::implied_source(entry);
-      if (sources.has(source)) sources.check(config::with_key(entry, "data_src", source), problems);
+      if (sources.has(source))
+        sources.check(config::with_key(entry, "data_src", source), problems);
+      else if (entry["data_src"].is_null() || entry["data_src"].is_scalar())
+        check_split(root, entry, problems);
     }
 }
 
@@ -342,6 +375,7 @@ config::FileChecker standard_checker() {
     data::check_dataloader_block(block, {}, problems);
   });
   checker.set_corpora(corpora_of);
+  checker.set_file_sources(data::DatasetSources::standard().names());
   checker.set_offers([](config::PluginRegistry& registry) {
     registry.offer(dataset_builder_registry());
     registry.offer(data::sampler_registry());

@@ -45,8 +45,8 @@ std::string describe(const FolderRunResult& result) {
   if (before > 0) text += fmt::format(", {} before", before);
   double build = 0;
   for (const WorkerReport& worker : run.workers) build = std::max(build, worker.build_s);
-  text += fmt::format("; {} workers {:.0f} % busy, first result after {}, env built in {}",
-                      run.workers.size(), 100 * run.utilisation,
+  text += fmt::format("; {} worker{} {:.0f} % busy, first result after {}, env built in {}",
+                      run.workers.size(), run.workers.size() == 1 ? "" : "s", 100 * run.utilisation,
                       format_duration(run.first_result_s), format_duration(build));
   if (run.workers_lost > 0)
     text += fmt::format("; {} workers lost, {} items handed out again", run.workers_lost,

@@ -18,15 +18,26 @@ Progress::Progress(std::uint64_t total, std::uint64_t done_before, bool enabled)
       terminal_(log::terminal_columns() > 0),
       last_(std::chrono::steady_clock::now()) {}
 
+namespace {
+
+// "1 worker", "4 workers"; "1 of 2 workers" while others are on their way.
+std::string count_workers(std::size_t up, std::size_t there) {
+  const std::string of = up < there ? fmt::format(" of {}", there) : "";
+  return fmt::format("{}{} worker{}", up, of, std::max(up, there) == 1 ? "" : "s");
+}
+
+}  // namespace
+
 std::string Progress::line(const RunReport& report, std::uint64_t total,
                            std::uint64_t done_before) {
   const std::uint64_t done = done_before + report.done;
   const double rate = report.seconds > 0 ? static_cast<double>(report.done) / report.seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(total, done)) / rate : 0;
-  int up = 0;
+  std::size_t up = 0, there = 0;
   double busiest = 0;
   double idlest = 1;
   for (const WorkerReport& worker : report.workers) {
+    if (worker.phase != "gone") ++there;
     if (worker.phase != "ready") continue;
     ++up;
     const double busy = worker.up_s > 0 ? std::min(1.0, worker.busy_s / worker.up_s) : 0;
@@ -37,8 +48,8 @@ std::string Progress::line(const RunReport& report, std::uint64_t total,
       "{}/{} items ({:.0f} %)", done, total,
       total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0);
   if (report.failed > 0) text += fmt::format(", {} failed", report.failed);
-  text += fmt::format(", {:.4g}/s, ETA {}, {} workers", rate,
-                      rate > 0 ? format_duration(left) : "?", up);
+  text += fmt::format(", {:.4g}/s, ETA {}, {}", rate, rate > 0 ? format_duration(left) : "?",
+                      count_workers(up, there));
   if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
   if (!report.waiting.empty()) text += ", " + report.waiting;
   if (report.workers_lost > 0) text += fmt::format(", {} lost", report.workers_lost);

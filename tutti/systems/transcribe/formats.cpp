@@ -118,6 +118,7 @@ std::string to_vtt(const std::vector<Cue>& cues) {
 std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words) {
   std::string out;
   const std::string name = std::filesystem::path(file).stem().string();
+  if (words.empty()) return fmt::format(";; {}: no words\n", name);  // CTM's comment
   for (const TimedWord& word : words)
     out += fmt::format("{} 1 {:.2f} {:.2f} {} {:.2f}\n", name, word.begin,
                        std::max(0.01, word.end - word.begin), word.text, word.confidence);
