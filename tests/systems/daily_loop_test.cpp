@@ -104,12 +104,12 @@ TEST_F(DailyLoop, ACopyUnderAnotherNameAndARenamedOneReadTheirOwnFiles) {
   EXPECT_THAT(again.err, HasSubstr("valid: up to date, skipped"));
   EXPECT_THAT(again.err, HasSubstr("test: up to date, skipped"));
 
-  const std::string tokens = read("data/bpe_30/tokens.txt");
-  write("data/bpe_30/tokens.txt", tokens.substr(0, tokens.size() - 1) + "_other\n");
+  const std::string file = std::string(kExp) + "tokens.txt", tokens = read(file);
+  write(file, tokens.substr(0, tokens.size() - 1) + "_other\n");
   const CommandResult own = infer();
   EXPECT_THAT(own.err, HasSubstr("other content")) << "the original's tokens are read";
 
-  write("data/bpe_30/tokens.txt", tokens);
+  write(file, tokens);
   const fs::path hidden = built_->path().string() + ".hidden";
   fs::rename(built_->path(), hidden);
   const CommandResult anew = infer({"model.beam_size=2"});
@@ -221,6 +221,20 @@ TEST_F(DailyLoop, ASecondExperimentSharesTheStatistics) {
   const CommandResult first = stage("train", {"exp_tag=third"});
   ASSERT_TRUE(first.ok()) << first.describe();
   EXPECT_THAT(first.err, HasSubstr("frontend_conf.hop_length: was 200, is 160"));
+  // Where the model is normalised by them, they are refused, and nothing is begun.
+  const CommandResult refused =
+      stage("train", {"exp_tag=fourth", "model.normalize=global_mvn",
+                      "model.normalize_conf={stats_file: \"${stats_dir}/train/feats_stats.npz\"}"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  EXPECT_THAT(refused.err, HasSubstr("are of other features"));
+  EXPECT_THAT(refused.err, HasSubstr("run the collect_stats stage first"));
+  EXPECT_FALSE(has("exp/fourth"));
+}
+
+TEST_F(DailyLoop, TheTopLevelDeviceReachesTheModel) {
+  const CommandResult nowhere = infer({"device=cuda:99", "--force"});
+  EXPECT_FALSE(nowhere.ok());
+  EXPECT_THAT(nowhere.err, HasSubstr("cuda:99"));
 }
 
 TEST_F(DailyLoop, ForceDecodesAgain) {

@@ -7,6 +7,7 @@
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/dataset_builder.h"
 #include "tutti/systems/preprocess.h"
+#include "tutti/systems/training/kept_tokens.h"
 
 namespace tutti::systems {
 namespace {
@@ -124,6 +125,7 @@ Fingerprint training_inputs(const StageContext& context) {
   inputs.add("config", config, places_of(context.training));
   for (const char* split : {"train", "valid"})
     inputs.add(split, data_inputs(context.training, split, context.folder("data_dir")));
+  for (const TokenFile& file : token_files(context.training)) inputs.add_file(file.key, file.file);
   return inputs;
 }
 

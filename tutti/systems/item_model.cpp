@@ -107,6 +107,10 @@ config::Node model_block(const config::Node& inference) {
 
 }  // namespace
 
+void try_packed_recognizer(const std::filesystem::path& folder) {
+  load_packed_recognizer(folder, config::from_json({{"device", "cpu"}, {"dtype", "float32"}}), 1);
+}
+
 Json recognition_fields(const speech::Recognised& recognised) {
   const auto& best = recognised.nbest.at(0);
   Json fields = {{"hyp", best.text}};

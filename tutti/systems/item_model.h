@@ -7,6 +7,7 @@
 // One object per worker, used by one thread at a time.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ std::size_t batch_size_of(const config::Node& inference);
 // when the config has no output_keys.
 Fingerprint item_model_inputs(const config::Node& inference);
 std::vector<std::string> item_model_outputs(const config::Node& model);
+
+// Loads a pack on the CPU and lets it go; throws when it cannot be used.
+void try_packed_recognizer(const std::filesystem::path& folder);
 
 // What a recogniser found, as fields: hyp, score, confidence, tokens, ... (docs/decoding.md).
 Json recognition_fields(const speech::Recognised& recognised);

@@ -11,12 +11,14 @@
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/speech/metrics/report.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/experiment_config.h"
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/metric_settings.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/report/report.h"
 #include "tutti/systems/stages.h"
+#include "tutti/systems/training/kept_tokens.h"
 
 namespace tutti::systems {
 namespace {
@@ -34,10 +36,18 @@ speech::ErrorRateConfig error_rate(const MetricSettings& settings) {
   return config;
 }
 
-MetricSettings read_entry(const config::Node& node) {
+MetricSettings read_entry(const config::Node& node, const fs::path& exp_dir) {
   config::Problems problems;
   MetricSettings entry = read_metric(node, problems);
   problems.throw_if_any();
+  if (entry.name != "ter" || !entry.bpemodel.empty()) return entry;
+  if (fs::exists(exp_dir / "config.yaml"))
+    for (const TokenFile& kept : token_files(read_experiment_config(exp_dir / "config.yaml")))
+      if (kept.key == "dataset.preprocessor.bpemodel") entry.bpemodel = kept.file.string();
+  if (entry.bpemodel.empty())
+    throw ConfigError(fmt::format("{}: bpemodel: got nothing, and {} was not trained with one",
+                                  entry.target, exp_dir.string()),
+                      "name a sentencepiece model under metric:");
   return entry;
 }
 
@@ -169,7 +179,8 @@ Fingerprint measure_inputs(const StageContext& context) {
   const auto sets = test_sets(context, inference_dir);
   inputs.add("sets", sets);
   for (const auto& node : context.metrics["metrics"].elements()) {
-    const MetricSettings entry = read_entry(node);
+    const MetricSettings entry = read_entry(node, exp_dir);
+    if (!entry.bpemodel.empty()) inputs.add_file(entry.target + ".bpemodel", entry.bpemodel);
     for (const auto& set : sets)
       for (const auto& key : {entry.ref_key, entry.hyp_key})
         inputs.add_file(set + "." + key, inference_dir / set / (key + ".scp"));
@@ -183,7 +194,7 @@ void measure(const StageContext& context) {
   speech::MetricsReport report;
   int position = 0;
   for (const auto& node : context.metrics["metrics"].elements()) {
-    const MetricSettings entry = read_entry(node);
+    const MetricSettings entry = read_entry(node, context.folder("exp_dir"));
     for (const auto& set : test_sets(context, inference_dir)) {
       const fs::path folder = inference_dir / set;
       auto& metric = metrics.emplace_back(error_rate(entry));

@@ -25,7 +25,8 @@ config::Schema<S> metric_schema(const Row& row) {
   s.field("hyp_key", &S::hyp_key, "field with the hypothesis");
   s.field("clean_types", &S::cleaners, "text cleaners, one or a list");
   if (std::string(row.name) == "ter")
-    s.field("bpemodel", &S::bpemodel, "sentencepiece model", {.required = true});
+    s.field("bpemodel", &S::bpemodel,
+            "sentencepiece model; empty: the one that the experiment was trained with");
   s.refused("token_list", {}, "remove it: pieces of the sentencepiece model are compared");
   return s;
 }

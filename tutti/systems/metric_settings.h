@@ -14,7 +14,7 @@ struct MetricSettings {
   std::string ref_key = "ref";
   std::string hyp_key = "hyp";
   std::vector<std::string> clean_types;
-  std::string bpemodel;   // ter
+  std::string bpemodel;   // ter; empty: the experiment's
   config::Node cleaners;  // clean_types as written: one name or a list
 };
 

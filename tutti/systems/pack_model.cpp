@@ -8,7 +8,9 @@
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
+#include "tutti/systems/experiment_config.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/item_model.h"
 #include "tutti/systems/models/adapt_config.h"
 #include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
@@ -19,8 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What the weights were trained with, whatever the config in the command says by now.
+config::Node trained_config(const StageContext& context, const fs::path& exp_dir) {
+  const fs::path noted = exp_dir / "config.yaml";
+  return fs::exists(noted) ? read_experiment_config(noted) : context.training;
+}
+
 // The weights that infer takes, where it decodes this experiment; else the average of the first criterion.
-fs::path best_weights(const StageContext& context, const fs::path& exp_dir) {
+fs::path best_weights(const StageContext& context, const config::Node& trained,
+                      const fs::path& exp_dir) {
   const config::Node named = context.inference["model"]["asr_model_file"];
   if (named.is_scalar()) {
     const fs::path file = fs::absolute(named.raw()).lexically_normal();
@@ -28,7 +37,7 @@ fs::path best_weights(const StageContext& context, const fs::path& exp_dir) {
     if (file.parent_path() == home || file.parent_path() == home / "checkpoints")
       return find_weights(file);
   }
-  const config::Node criterion = context.training["best_model_criterion"][0];
+  const config::Node criterion = trained["best_model_criterion"][0];
   std::string metric = criterion[0].value_or<std::string>("valid/loss");
   std::replace(metric.begin(), metric.end(), '/', '.');
   return find_weights(exp_dir /
@@ -85,11 +94,36 @@ std::string readme(const StageContext& context, const fs::path& inference_dir,
 // The search settings behind the error rates: what `tutti infer --model` begins with.
 void copy_decoding(const fs::path& inference_dir, const fs::path& folder) {
   const fs::path from = inference_dir / kPackedDecoding;
-  std::error_code absent;
-  if (fs::exists(from))
-    write_file_atomic(folder / kPackedDecoding, read_file(from));
-  else
-    fs::remove(folder / kPackedDecoding, absent);
+  if (fs::exists(from)) write_file_atomic(folder / kPackedDecoding, read_file(from));
+}
+
+// What a pack's config says; places and who computed are left behind.
+Json packed_config(const config::Node& trained) {
+  Json config = config::to_json(trained);
+  for (const char* key :
+       {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel", "plugins"})
+    config.erase(key);
+  return config;
+}
+
+// Of models that plugins or TorchScript files bring, the pack is a record alone.
+void try_pack(const fs::path& folder, const config::Node& trained) {
+  if (!trained["model"]["_target_"].is_null()) return;
+  try {
+    try_packed_recognizer(folder);
+  } catch (const Error&) {
+    log::error("the new pack cannot be loaded and is left in {}; an older one stays as it is",
+               shown_path(folder));
+    throw;
+  }
+}
+
+void replace_folder(const fs::path& made, const fs::path& folder) {
+  const fs::path old = folder.string() + ".old";
+  fs::remove_all(old);
+  if (fs::exists(folder)) fs::rename(folder, old);
+  fs::rename(made, folder);
+  fs::remove_all(old);
 }
 
 }  // namespace
@@ -98,11 +132,11 @@ Fingerprint pack_inputs(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   for (const char* file : {kPackedConfig, kPackedWeights, "README.md"})
     if (!fs::exists(exp_dir / "model_pack" / file)) return {};  // pack, whatever the record says
-  Json config = config::to_json(context.training);
-  config.erase("parallel");
+  const config::Node trained = trained_config(context, exp_dir);
+  const Json config = packed_config(trained);
   Fingerprint inputs;
-  inputs.add("config", config, places_of(context.training));
-  inputs.add_file("weights", best_weights(context, exp_dir));
+  inputs.add("config", config, places_of(trained));
+  inputs.add_file("weights", best_weights(context, trained, exp_dir));
   for (const auto& pointer : packed_paths()) {
     const Json::json_pointer where(pointer);
     if (config.contains(where) && config[where].is_string())
@@ -115,28 +149,31 @@ Fingerprint pack_inputs(const StageContext& context) {
 
 void pack_model(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
-  const fs::path weights = best_weights(context, exp_dir);
+  const config::Node trained = trained_config(context, exp_dir);
+  const fs::path weights = best_weights(context, trained, exp_dir);
   const fs::path folder = exp_dir / "model_pack";
-  make_folders(folder);
-  Json config = config::to_json(context.training);
+  // The old pack stays until the new one is whole and can be loaded.
+  const fs::path made = exp_dir / "model_pack.new";
+  fs::remove_all(made);
+  make_folders(made);
+  Json config = packed_config(trained);
   for (const auto& pointer : packed_paths()) {
     const Json::json_pointer where(pointer);
     if (!config.contains(where) || !config[where].is_string()) continue;
     const fs::path file = config[where].get<std::string>();
-    write_file_atomic(folder / file.filename(), read_file(file));
+    write_file_atomic(made / file.filename(), read_file(file));
     config[where] = file.filename().string();
   }
-  for (const char* key :
-       {"recipe_dir", "data_dir", "exp_dir", "stats_dir", "create_dataset", "parallel", "plugins"})
-    config.erase(key);
   forget_places(config, fs::absolute(context.folder("recipe_dir")).lexically_normal());
-  write_file_atomic(folder / kPackedWeights, read_file(weights));
+  write_file_atomic(made / kPackedWeights, read_file(weights));
   const fs::path inference_dir = inference_folder(context, exp_dir);
-  copy_decoding(inference_dir, folder);
-  write_file_atomic(folder / "README.md", readme(context, inference_dir, weights));
-  write_file_atomic(folder / kPackedConfig, config::to_yaml(config::from_json(config)));
+  copy_decoding(inference_dir, made);
+  write_file_atomic(made / "README.md", readme(context, inference_dir, weights));
+  write_file_atomic(made / kPackedConfig, config::to_yaml(config::from_json(config)));
   if (const std::string adapt = adapt_config(config); !adapt.empty())
-    write_file_atomic(folder / kPackedAdapt, adapt);
+    write_file_atomic(made / kPackedAdapt, adapt);
+  try_pack(made, trained);
+  replace_folder(made, folder);
   log::info("{} packed into {}", weights.filename().string(), shown_path(folder));
 }
 

@@ -155,12 +155,22 @@ void refuse_early(const std::vector<Stage>& stages, const StageContext& context)
       check_input_files(config::FileKind::kInference, context.inference, problems);
   }
   problems.throw_if_any();
-  for (const Stage& stage : stages)
-    if (stage.refuse && &stage != &stages.front()) stage.refuse(context);
+  StageContext early = context;
+  for (const Stage& stage : stages) {
+    if (stage.refuse && &stage != &stages.front()) stage.refuse(early);
+    early.makes_tokens = early.makes_tokens || stage.name == "train_tokenizer";
+  }
 }
 
 log::Level log_level(const StageContext& context) {
   return context.request.quiet ? log::Level::kWarning : log::Level::kInfo;
+}
+
+// What a stage that refused its config leaves of a folder that was not there before: nothing, unless it did some work.
+void remove_unused(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename() != ".stages" && entry.path().filename() != "logs") return;
+  fs::remove_all(folder);
 }
 
 // `place` is "3 of 8: " where a command has several stages. Returns whether every item of it was done.
@@ -175,6 +185,7 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   }
   const std::optional<int> rank = launcher_rank();
   if (stage.refuse && !rank) stage.refuse(context);
+  const bool is_new = !fs::exists(folder);
   make_folders(record.parent_path());
   const bool writes_files = rank.value_or(0) == 0;
   const bool every_rank_logs =
@@ -202,6 +213,8 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   } catch (const std::exception& e) {
     log::debug("stopped: {}", e.what());
     log::configure({.level = log_level(context)});
+    if (is_new && writes_files && dynamic_cast<const ConfigError*>(&e) != nullptr)
+      remove_unused(folder);
     throw;
   }
   const double seconds = Clock::system().unix_seconds() - begin;

@@ -48,6 +48,7 @@ struct StageContext {
   std::shared_ptr<const config::Catalogue> catalogue;
   std::vector<std::string> command;  // argv, for the logs
   bool is_last = true;               // no other stage of this command follows
+  bool makes_tokens = false;         // train_tokenizer of this command is still to come
   // Set by a stage that left its work to others (asynchronous decoding): it is not finished, and
   // the same command run later goes on with it. Null: nobody wants to know.
   bool* left_unfinished = nullptr;

@@ -29,6 +29,19 @@ std::vector<std::string> training_texts(const StageContext& context) {
   return lines;
 }
 
+// The list that was there before; empty when none was.
+std::string old_list(const fs::path& tokens) {
+  return fs::exists(tokens) ? read_file(tokens) : std::string();
+}
+
+void say_replaced(const fs::path& tokens, const std::string& before) {
+  if (before.empty() || before == read_file(tokens)) return;
+  log::warning(
+      "{}: another tokenizer was here, of other settings or text; it is replaced (models trained "
+      "with it have a copy in their exp_dir)",
+      shown_path(tokens));
+}
+
 }  // namespace
 
 void train_tokenizer(const StageContext& context) {
@@ -40,6 +53,7 @@ void train_tokenizer(const StageContext& context) {
   const std::string model_type = tokenizer["model_type"].value_or<std::string>("bpe");
   const fs::path save_path = tokenizer["save_path"].as<std::string>();
   make_folders(save_path);
+  const std::string before = old_list(save_path / "tokens.txt");
   const auto lines = training_texts(context);
   if (lines.empty())
     throw DataError("no text to train a tokenizer on",
@@ -50,6 +64,7 @@ void train_tokenizer(const StageContext& context) {
     tokens.write(save_path / "tokens.txt");
     log::info("{} {} tokens in {}", tokens.size(), model_type,
               shown_path(save_path / "tokens.txt"));
+    say_replaced(save_path / "tokens.txt", before);
     return;
   }
   const fs::path text = context.folder("data_dir") / "train_tokenizer" / "train.txt";
@@ -63,6 +78,7 @@ void train_tokenizer(const StageContext& context) {
        .model_type = model_type});
   log::info("{} pieces in {}", speech::TokenList::read(files.tokens).size(),
             shown_path(files.tokens));
+  say_replaced(files.tokens, before);
 }
 
 }  // namespace tutti::systems

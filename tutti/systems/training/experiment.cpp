@@ -13,6 +13,8 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/folder_lock.h"
+#include "tutti/systems/experiment_config.h"
+#include "tutti/systems/training/kept_tokens.h"
 #include "tutti/trainer/checkpoint/store.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/limits.h"
@@ -149,9 +151,34 @@ std::string restart_variable(const char* name) {
 
 fs::path config_path(const fs::path& exp_dir) { return exp_dir / "config.yaml"; }
 
-Json read_config(const fs::path& path) {
-  return config::to_json(config::parse_yaml(read_file(path), path.string()));
-}
+// The keys that name token files, by content: what was trained has its own copies.
+class TokenFiles {
+ public:
+  TokenFiles(const StageContext& context, const fs::path& noted) {
+    changes_ = token_changes(read_experiment_config(noted), context.training, compared_);
+    if (context.makes_tokens) changes_.clear();  // those of now are not there yet
+  }
+  const std::vector<std::string>& compared() const { return compared_; }
+  std::vector<ConfigDifference> differences(const std::vector<std::string>& accepted = {}) const {
+    std::vector<ConfigDifference> out;
+    for (const TokenChange& change : changes_)
+      if (!is_among(change.key, accepted))
+        out.push_back({change.key, change.before, change.now, change.resizes});
+    return out;
+  }
+  // The overrides that go on with what was trained; empty where nothing changed.
+  std::string way_back() const {
+    if (changes_.empty()) return {};
+    std::vector<std::string> words;
+    for (const TokenChange& change : changes_)
+      words.push_back(fmt::format("{}={}", change.key, change.kept.string()));
+    return fmt::format("{}  goes on with the tokens it was trained with\n    ", join(words, " "));
+  }
+
+ private:
+  std::vector<std::string> compared_;
+  std::vector<TokenChange> changes_;
+};
 
 bool wants_fresh_start(const StageContext& context) {
   return context.request.force ||
@@ -224,10 +251,18 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
   // Through text, so that both have gone the same way.
   const Json now =
       config::to_json(config::parse_yaml(config::to_yaml(context.training), "this config"));
-  const Json before = read_config(path);
+  const Json before = config::to_json(config::parse_yaml(read_file(path), path.string()));
+  const TokenFiles tokens(context, path);
+  const auto all_but = [&](const std::vector<std::string>& accepted) {
+    std::vector<std::string> left_out = tokens.compared();
+    left_out.insert(left_out.end(), accepted.begin(), accepted.end());
+    auto found = config_differences(before, now, left_out);
+    for (auto& difference : tokens.differences(accepted)) found.push_back(std::move(difference));
+    return found;
+  };
   const auto& accepted = context.request.continue_with;
-  if (config_differences(before, now, accepted).empty()) return;
-  const auto differences = config_differences(before, now);  // all: the next command must name them
+  if (all_but(accepted).empty()) return;
+  const auto differences = all_but({});  // all: the next command must name them
   std::string text = describe(differences);
   // Only here: a job that comes back names what differs no more.
   for (const std::string& key : accepted)
@@ -240,8 +275,9 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
       fmt::format("one of\n"
                   "    --force  starts over; the old checkpoints are kept in {}.before\n"
                   "    exp_tag=NAME  trains it beside the old one\n"
-                  "    {}",
-                  loop.checkpoint_folder.filename().string(), way_to_continue(differences, loop)));
+                  "    {}{}",
+                  loop.checkpoint_folder.filename().string(), tokens.way_back(),
+                  way_to_continue(differences, loop)));
 }
 
 // One earlier run is kept.
@@ -366,7 +402,7 @@ void Experiment::beat() {
 }
 
 void Experiment::note_config() const {
-  const std::string text = config::to_yaml(context_.training);
+  const std::string text = config::to_yaml(keep_tokens(context_.training, folder_));
   const fs::path path = config_path(folder_);
   if (fs::exists(path)) {
     if (read_file(path) == text) return;

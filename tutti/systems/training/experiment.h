@@ -61,8 +61,8 @@ class Experiment {
   // For a fresh start (--force, ckpt_path: never), moves what an earlier run left to *.before; but
   // never what this run made before it was restarted. Call when nothing can go wrong any more.
   void clear_way() const;
-  // exp_dir/config.yaml: what decoding builds the model from. An older one becomes config.yaml.1,
-  // config.yaml.2, ...
+  // exp_dir/config.yaml: what decoding builds the model from, with its tokens beside it (kept_tokens.h). An older one
+  // becomes config.yaml.1, config.yaml.2, ...
   void note_config() const;
   // For a process that ends in a hurry.
   void unlock() noexcept;

@@ -1,0 +1,123 @@
+// What was trained decides how it is decoded, trained on and packed, whatever the shared folders and the config files
+// say by then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/systems/built_recipe.h"
+#include "tutti/core/json.h"
+
+namespace tutti::systems {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class OwnTokens : public BuiltRecipe {
+ protected:
+  static constexpr const char* kPack = "exp/training_asr_transformer/model_pack/";
+  static constexpr const char* kTokens = "data/bpe_30/tokens.txt";
+
+  // Another experiment makes its tokenizer of the same size, of other text, at the same place.
+  CommandResult replace_tokenizer() const {
+    std::string text;
+    for (int i = 0; i < 60; ++i)
+      text += "QUITE ANOTHER KIND OF TEXT WITH JUMPY FOXES AND LAZY DOGS BY NUMBER " +
+              std::to_string(i % 7) + "\n";
+    write("other.txt", text);
+    return stage("train_tokenizer",
+                 {"exp_tag=other", "tokenizer.train_file=" + (path_ / "other.txt").string()});
+  }
+  CommandResult pack(std::vector<std::string> more = {}) const {
+    std::vector<std::string> words = {"pack_model", "--training_config",
+                                      conf("training_asr_transformer.yaml"), "--inference_config",
+                                      conf("inference.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+};
+
+TEST_F(OwnTokens, AnotherExperimentsTokenizerChangesNothingAboutATrainedModel) {
+  const std::string tokens = read(kTokens);
+  EXPECT_EQ(read(std::string(kExp) + "tokens.txt"), tokens);
+  EXPECT_EQ(read(std::string(kExp) + "bpe.model"), read("data/bpe_30/bpe.model"));
+  const CommandResult other = replace_tokenizer();
+  ASSERT_TRUE(other.ok()) << other.describe();
+  EXPECT_THAT(other.err, HasSubstr("another tokenizer was here"));
+  ASSERT_NE(read(kTokens), tokens);
+
+  const CommandResult again = infer();
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, HasSubstr("test: up to date, skipped"));
+  ASSERT_TRUE(infer({"inference_dir=" + (path_ / "F").string()}).ok());
+  EXPECT_EQ(read("F/test/results.jsonl"), read(std::string(kInference) + "test/results.jsonl"));
+
+  fs::remove_all(path_ / kPack);
+  ASSERT_TRUE(pack().ok());
+  EXPECT_EQ(read(std::string(kPack) + "tokens.txt"), tokens);
+  EXPECT_EQ(read(std::string(kPack) + "bpe.model"), read(std::string(kExp) + "bpe.model"));
+}
+
+TEST_F(OwnTokens, TrainingOnWithOtherTokensIsRefusedWithTheWaysOn) {
+  const std::string tokens = read(kTokens);
+  ASSERT_TRUE(replace_tokenizer().ok());
+  const CommandResult refused = stage("train", {"trainer.max_epochs=2"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  EXPECT_THAT(refused.err, HasSubstr("model.token_list: token "));
+  EXPECT_THAT(refused.err, HasSubstr("dataset.preprocessor.bpemodel: "));
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_THAT(refused.err, HasSubstr("exp_tag=NAME"));
+  EXPECT_EQ(read(std::string(kExp) + "tokens.txt"), tokens);
+
+  // The way back that it prints.
+  const auto begin = refused.err.find("model.token_list=");
+  const auto end = refused.err.find("  goes on with the tokens it was trained with");
+  ASSERT_LT(begin, end) << refused.err;
+  std::vector<std::string> words = split(refused.err.substr(begin, end - begin), ' ');
+  words.push_back("trainer.max_epochs=2");
+  const CommandResult more = stage("train", words);
+  EXPECT_TRUE(more.ok()) << more.describe();
+  EXPECT_EQ(read(std::string(kExp) + "tokens.txt"), tokens);
+
+  // With its own tokenizer made again first, there is nothing to refuse.
+  const CommandResult both = run({"run", "--stages", "train_tokenizer", "train",
+                                  "--training_config", conf("training_asr_transformer.yaml")});
+  EXPECT_TRUE(both.ok()) << both.describe();
+  EXPECT_EQ(read(kTokens), tokens);
+
+  // Afresh with the new ones: then they are the model's.
+  ASSERT_TRUE(replace_tokenizer().ok());
+  ASSERT_TRUE(stage("train", {"--force"}).ok());
+  EXPECT_EQ(read(std::string(kExp) + "tokens.txt"), read(kTokens));
+  EXPECT_EQ(read(std::string(kExp) + "tokens.txt.1"), tokens);
+}
+
+TEST_F(OwnTokens, APackIsOfWhatWasTrainedAndOneThatCannotBeLoadedReplacesNothing) {
+  const std::string config = read(std::string(kPack) + "config.yaml");
+  // A config that was edited since: the pack is of the weights that are there.
+  const CommandResult edited = pack({"model.encoder_conf.output_size=4", "trainer.max_epochs=7"});
+  ASSERT_TRUE(edited.ok()) << edited.describe();
+  EXPECT_THAT(edited.err, HasSubstr("pack_model: up to date, skipped"));
+  const CommandResult forced = pack({"model.encoder_conf.output_size=4", "--force"});
+  ASSERT_TRUE(forced.ok()) << forced.describe();
+  EXPECT_EQ(read(std::string(kPack) + "config.yaml"), config);
+
+  // Weights and config of an experiment that do not fit each other.
+  std::string broken = read(std::string(kExp) + "config.yaml");
+  const auto at = broken.find("output_size: 2");
+  ASSERT_NE(at, std::string::npos);
+  broken.replace(at, std::strlen("output_size: 2"), "output_size: 4");
+  write(std::string(kExp) + "config.yaml", broken);
+  const CommandResult refused = pack();
+  EXPECT_EQ(refused.exit_code, 3) << refused.describe();
+  EXPECT_THAT(refused.err, HasSubstr("cannot be loaded"));
+  EXPECT_EQ(read(std::string(kPack) + "config.yaml"), config);
+  const std::string audio =
+      parse_json(split(read("data/test.jsonl"), '\n')[0], "test.jsonl")["audio"];
+  const CommandResult said =
+      run({"infer", "--model", (path_ / kPack).string(), (path_ / "data" / audio).string()});
+  EXPECT_TRUE(said.ok()) << said.describe();
+}
+
+}  // namespace
+}  // namespace tutti::systems
