@@ -65,6 +65,20 @@ TEST(Yaml, SyntaxErrorHasAPlace) {
   EXPECT_THAT(error_of("? [1, 2]\n: 3\n"), HasSubstr("a key must be a single value"));
 }
 
+TEST(Yaml, SyntaxErrorsSayWhatToDo) {
+  EXPECT_THAT(
+      error_of("trainer:\n  max_epochs: 3\n   devices: 2\n"),
+      HasSubstr("fix: keys of one block begin in the same column: line 2 begins in column 3 "
+                "and line 3 in column 4"));
+  EXPECT_THAT(error_of("trainer:\n  max_epochs: 3\n\n  # mine\n devices: 2\n"),
+              HasSubstr("line 2 begins in column 3 and line 5 in column 2"));
+  EXPECT_THAT(error_of("a: [1, 2\nb: 3\n"), HasSubstr("fix: close each [ with ]"));
+  EXPECT_THAT(error_of("a: {b: 1\n"), HasSubstr("fix: close each [ with ]"));
+  EXPECT_THAT(error_of("a: b: c\n"), HasSubstr("fix: put quotes around a value with a colon"));
+  EXPECT_THAT(error_of("a: @b\n"), HasSubstr("fix: put quotes around a value that begins with @"));
+  EXPECT_THAT(error_of("a: *b\n"), HasSubstr("fix: write &NAME before the first use of *NAME"));
+}
+
 TEST(Yaml, AnchorsAndMerges) {
   const Node node = parse_yaml(
       "base: &base {a: 1, b: 2}\nother: &other {b: 7, c: 3}\n"

@@ -272,6 +272,33 @@ std::string glued_at(std::string_view text, int line) {
   return {};
 }
 
+// yaml-cpp says what it missed, not what people mostly did.
+std::string fix_for(std::string_view text, const YAML::ParserException& e) {
+  if (std::string glued = glued_at(text, e.mark.line); !glued.empty()) return glued;
+  const std::string_view message = e.msg;
+  if (message.find("flow") != std::string_view::npos)
+    return "close each [ with ] and each { with }, and put commas between the values";
+  if (message == YAML::ErrorMsg::UNKNOWN_TOKEN)
+    return "put quotes around a value that begins with @, % or `";
+  if (message == YAML::ErrorMsg::UNKNOWN_ANCHOR)
+    return "write &NAME before the first use of *NAME, or quotes around a value that begins with *";
+  if (message == YAML::ErrorMsg::EOF_IN_SCALAR) return "close the quotes";
+  const auto lines = split(text, '\n');
+  const auto indent_of = [&](std::size_t line) { return lines[line].find_first_not_of(' '); };
+  const auto line = static_cast<std::size_t>(std::max(e.mark.line, 0));
+  for (std::size_t before = std::min(line, lines.size()); before-- > 0 && line < lines.size();) {
+    const std::string_view words = trim(lines[before]);
+    if (words.empty() || words.front() == '#') continue;
+    if (indent_of(before) == indent_of(line)) break;
+    return fmt::format(
+        "keys of one block begin in the same column: line {} begins in column {} and line {} in "
+        "column {}",
+        before + 1, indent_of(before) + 1, line + 1, indent_of(line) + 1);
+  }
+  return "put quotes around a value with a colon and a blank in it, and write each key as KEY: "
+         "VALUE on a line of its own";
+}
+
 }  // namespace
 
 std::string unglued(std::string_view text) {
@@ -309,8 +336,7 @@ Node parse_yaml(std::string_view text, const std::string& name, Problems& proble
       problems.add({Mark{file, tab, 1}, "", "a tab in the indentation: YAML allows spaces only",
                     "replace the tabs of this file with spaces: expand -t 2 FILE"});
     else
-      problems.add(
-          {to_mark(e.mark, file), "", "not valid YAML: " + e.msg, glued_at(text, e.mark.line)});
+      problems.add({to_mark(e.mark, file), "", "not valid YAML: " + e.msg, fix_for(text, e)});
   } catch (const ParseStopped&) {
     // The reason is among the problems.
   }
