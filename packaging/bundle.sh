@@ -18,7 +18,6 @@ done
 cp -r "$prefix/share" "$out/"
 # Corpora of the recipes: plugins that the programs look for beside themselves.
 [[ ! -d $prefix/lib/tutti ]] || cp -r "$prefix/lib/tutti" "$out/lib/"
-[[ ! -d $prefix/lib/tutti ]] || cp -r "$prefix/lib/tutti" "$out/lib/"  # corpora
 
 # ldd names every library a program will load, and the loader; a missing one is an error here and not on the cluster.
 ldd "$out"/libexec/* | awk '/not found/ { print; bad = 1 } END { exit bad }' >&2

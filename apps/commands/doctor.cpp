@@ -48,9 +48,10 @@ std::string find_program(const std::string& name) {
   return {};
 }
 
-// The first library whose file name begins so, in the folders the loader looks into.
+// The first library whose file name begins so, in the folders the loader looks into. A relocatable folder brings its own.
 std::string find_library(const std::string& prefix) {
-  std::vector<fs::path> folders = folders_of("LD_LIBRARY_PATH");
+  std::vector<fs::path> folders = {own_program().parent_path().parent_path() / "lib"};
+  for (const fs::path& folder : folders_of("LD_LIBRARY_PATH")) folders.push_back(folder);
   if (const char* torch = std::getenv("TUTTI_TORCH_ROOT"))
     folders.push_back(fs::path(torch) / "lib");
   for (const char* folder :

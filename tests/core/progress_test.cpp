@@ -17,7 +17,7 @@ TEST(Progress, LinesSayHowFarHowFastAndHowLong) {
   EXPECT_EQ(ProgressBar::line("checking train", 250, 1000, 2.0),
             "checking train: 250/1000 (25 %), 125/s, ETA 6.0 s");
   EXPECT_EQ(ProgressBar::line("files", 0, 10, 0.0), "files: 0/10 (0 %), 0/s, ETA ?");
-  EXPECT_EQ(ProgressBar::line("files", 12, 10, 6.0), "files: 12/10 (120 %), 2/s, ETA 0 ms");
+  EXPECT_EQ(ProgressBar::line("files", 12, 10, 6.0), "files: 12/10 (120 %), 2/s");
 }
 
 }  // namespace

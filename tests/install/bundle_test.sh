@@ -14,3 +14,7 @@ said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" map --quiet -j 2 ::: a 
 # Its workers run with the bundle's libraries, not with the system's.
 said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" map --quiet -j 1 ::: x -- 'tr "\\0" " " </proc/$PPID/cmdline')
 [[ $said == *"$work/moved/lib/ld-linux-x86-64.so.2 --library-path $work/moved/lib"* ]] || { echo "a worker is $said"; exit 1; }
+# The doctor sees the libraries that the folder brings.
+touch "$work/moved/lib/libtorch_cpu.so.9"
+said=$(env -i PATH=/usr/bin:/bin "$work/moved/bin/tutti" doctor --json)
+[[ $said == *"\"libtorch\": \"$work/moved/lib/libtorch_cpu.so.9\""* ]] || { echo "the bundle's doctor said: $said"; exit 1; }

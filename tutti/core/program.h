@@ -10,7 +10,7 @@ namespace tutti {
 //
 //   Process::start({.argv = {own_program(), "worker", "--run", folder}});
 //
-// It is /proc/self/exe, except in a bundle that brings its own loader and C library (tools/bundle.sh):
+// It is /proc/self/exe, except in a bundle that brings its own loader and C library (packaging/bundle.sh):
 // there that link names the loader, and TUTTI_PROGRAM the small program that called it.
 std::filesystem::path own_program();
 

@@ -16,6 +16,13 @@ std::string progress_bar(double share) {
   return fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
 }
 
+std::string rate_and_rest(double rate, std::uint64_t left) {
+  std::string text = fmt::format("{:.4g}/s", rate);
+  if (left > 0)
+    text += ", ETA " + (rate > 0 ? format_duration(static_cast<double>(left) / rate) : "?");
+  return text;
+}
+
 ProgressBar::ProgressBar(std::string what, std::uint64_t total)
     : what_(std::move(what)), total_(total) {}
 
@@ -25,9 +32,8 @@ std::string ProgressBar::line(const std::string& what, std::uint64_t done, std::
                               double seconds) {
   const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  const double left = static_cast<double>(total - std::min(total, done));
-  return fmt::format("{}: {}/{} ({:.0f} %), {:.4g}/s, ETA {}", what, done, total, 100 * share, rate,
-                     rate > 0 ? format_duration(left / rate) : "?");
+  return fmt::format("{}: {}/{} ({:.0f} %), {}", what, done, total, 100 * share,
+                     rate_and_rest(rate, total - std::min(total, done)));
 }
 
 void ProgressBar::add(std::uint64_t count) noexcept try {

@@ -15,6 +15,9 @@ namespace tutti {
 // "[####............] " for a quarter; shares beyond 0 and 1 are cut off.
 std::string progress_bar(double share);
 
+// "120/s, ETA 6.2 s"; without the second half when nothing is left.
+std::string rate_and_rest(double rate, std::uint64_t left);
+
 // Thread-safe; never throws. The line goes away with the object.
 class ProgressBar {
  public:
