@@ -24,6 +24,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ struct Rule {
   std::vector<std::string> one_of = {};
   std::string unit = {};  // "seconds", "bytes"; for the docs
   bool required = false;
+
+  ~Rule();  // in schema.cpp: hundreds of fields make one
 };
 
 // What the generated reference needs to know of a field.
@@ -69,48 +72,66 @@ std::string type_name();  // specialised below for every readable type
 template <class T>
 std::string default_as_yaml(const T& value);
 
-template <class T>
-class Schema {
+// How members of one type are read and shown. One per type: programs have hundreds of members, and whatever is
+// compiled for each of them is compiled for minutes.
+struct MemberType {
+  std::string (*name)();
+  std::string (*default_text)(const void* member);
+  bool (*read)(const Node& node, void* member, std::string& expected);
+  bool holds_null = false;  // else an explicit null means "the default"
+};
+template <class F>
+const MemberType& member_type();
+
+// A schema without the type of its struct, which is known by the distances of its members.
+class AnySchema {
  public:
-  Schema(std::string name, std::string doc) : info_{std::move(name), std::move(doc), {}, {}} {}
+  const SchemaInfo& info() const noexcept { return info_; }
+
+ protected:
+  using Reader = std::function<void(const Node&, void* out, Problems&)>;
+  using Check = std::function<void(const Node&, const void* parsed, Problems&)>;
+
+  AnySchema(std::string name, std::string doc);
+  void add_field(std::string_view key, const void* defaults, const void* member,
+                 const MemberType& type, std::string_view doc, const Rule& rule);
+  void add_group(const std::string& key, const SchemaInfo& inner, Reader reader);
+  void add_refused(const std::string& key, const std::vector<std::string>& harmless,
+                   const std::string& instead);
+  void parse_into(void* out, const Node& node, Problems& problems) const;
+
+  std::map<std::string, std::string> renamed_;
+  std::map<std::string, std::string> elsewhere_;
+  std::vector<Check> checks_;
+
+ private:
+  Node apply_renames(const Node& node, Problems& problems) const;
+
+  SchemaInfo info_;
+  std::vector<std::string> groups_;
+  std::vector<Reader> readers_;
+};
+
+template <class T>
+class Schema : public AnySchema {
+ public:
+  Schema(std::string name, std::string doc) : AnySchema(std::move(name), std::move(doc)) {}
 
   // A scalar, list, map, optional or raw Node member.
   template <class F>
-  Schema& field(std::string key, F T::*member, std::string doc, Rule rule = {}) {
-    info_.fields.push_back({key, type_name<F>(), rule.required ? "" : default_as_yaml(T{}.*member),
-                            std::move(doc), rule});
-    readers_.push_back([key, member, rule](const Node& node, T& out, Problems& problems) {
-      const Node value = node[key];
-      if (!value.defined()) {
-        if (rule.required)
-          problems.add(node, "key '" + key + "' is missing",
-                       "add " + key + ": <" + type_name<F>() + ">");
-        return;
-      }
-      // An explicit null means "the default" unless the member itself can hold it.
-      if (value.is_null() && !can_hold_null<F>()) return;
-      std::string expected;
-      if (!read(value, out.*member, expected)) {
-        problems.add(value, "got " + value.describe_value() + ", expected " + expected);
-        return;
-      }
-      check_rule(value, rule, problems);
-    });
+  Schema& field(std::string_view key, F T::*member, std::string_view doc, const Rule& rule = {}) {
+    const T& defaults = defaults_of_struct();
+    add_field(key, &defaults, &(defaults.*member), member_type<F>(), doc, rule);
     return *this;
   }
 
   // A nested block with a schema of its own.
   template <class F>
   Schema& group(std::string key, F T::*member, Schema<F> schema) {
-    for (FieldInfo inner : schema.info().fields) {
-      inner.key = key + "." + inner.key;
-      info_.fields.push_back(std::move(inner));
-    }
-    groups_.push_back(key);
-    readers_.push_back([key, member, schema](const Node& node, T& out, Problems& problems) {
-      const Node value = node[key];
-      if (!value.is_null()) out.*member = schema.parse(value, problems);
-    });
+    add_group(key, schema.info(),
+              [member, schema](const Node& value, void* out, Problems& problems) {
+                static_cast<T*>(out)->*member = schema.parse(value, problems);
+              });
     return *this;
   }
 
@@ -126,70 +147,32 @@ class Schema {
   }
   // A key that exists elsewhere but not here. It is a problem, with the sentence as the fix, unless
   // its value asks for nothing: null, empty or one of `harmless`.
-  Schema& refused(std::string key, std::vector<std::string> harmless, std::string instead) {
-    info_.refused.emplace_back(key, instead);
-    readers_.push_back([key, harmless, instead](const Node& node, T&, Problems& problems) {
-      const Node value = node[key];
-      if (value.is_null() || (!value.is_scalar() && value.size() == 0)) return;
-      for (const auto& text : harmless)
-        if (value.is_scalar() && value.raw() == text) return;
-      problems.add({node.key_mark(key), value.path(), "not supported", instead});
-    });
+  Schema& refused(const std::string& key, const std::vector<std::string>& harmless,
+                  const std::string& instead) {
+    add_refused(key, harmless, instead);
     return *this;
   }
   // A check over the whole struct ("a needs b").
   Schema& check(std::function<void(const Node&, const T&, Problems&)> rule) {
-    checks_.push_back(std::move(rule));
+    checks_.push_back(
+        [rule = std::move(rule)](const Node& node, const void* parsed, Problems& problems) {
+          rule(node, *static_cast<const T*>(parsed), problems);
+        });
     return *this;
   }
 
   // Reads what it can and reports every problem; the result is meaningful only if none was added.
   T parse(const Node& node, Problems& problems) const {
     T out{};
-    if (node.is_null()) {
-      for (const auto& field : info_.fields)
-        if (field.rule.required) problems.add(node, "key '" + field.key + "' is missing");
-      return out;
-    }
-    if (!node.is_map()) {
-      problems.add(node, "got " + node.describe_value() + ", expected a map (" + info_.name + ")");
-      return out;
-    }
-    const Node renamed = apply_renames(node, problems);
-    std::vector<std::string> known = groups_;
-    for (const auto& field : info_.fields) known.push_back(field.key);
-    for (const auto& [key, instead] : info_.refused) known.push_back(key);
-    check_unknown_keys(renamed, known, elsewhere_, problems);
-    for (const auto& reader : readers_) reader(renamed, out, problems);
-    for (const auto& rule : checks_) rule(renamed, out, problems);
+    parse_into(&out, node, problems);
     return out;
   }
 
-  const SchemaInfo& info() const noexcept { return info_; }
-
  private:
-  template <class F>
-  static constexpr bool can_hold_null() {
-    return std::is_same_v<F, Node> || requires(F f) { f.has_value(); };
+  static const T& defaults_of_struct() {
+    static const T kDefaults{};
+    return kDefaults;
   }
-  Node apply_renames(const Node& node, Problems& problems) const {
-    if (renamed_.empty()) return node;
-    auto copy = std::make_shared<Value>(*node.value());
-    for (auto& [key, value] : copy->map) {
-      const auto found = renamed_.find(key);
-      if (found == renamed_.end()) continue;
-      problems.warn(node[key], "'" + key + "' is an old name", "use '" + found->second + "'");
-      if (!node[found->second].defined()) key = found->second;
-    }
-    return Node(std::move(copy), node.path());
-  }
-
-  SchemaInfo info_;
-  std::vector<std::string> groups_;
-  std::map<std::string, std::string> renamed_;
-  std::map<std::string, std::string> elsewhere_;
-  std::vector<std::function<void(const Node&, T&, Problems&)>> readers_;
-  std::vector<std::function<void(const Node&, const T&, Problems&)>> checks_;
 };
 
 namespace detail {
@@ -266,6 +249,20 @@ std::string default_as_yaml(const T& value) {
     return text + "]";
   } else
     return value.empty() ? "{}" : "{...}";
+}
+
+template <class F>
+const MemberType& member_type() {
+  static constexpr MemberType kType = {
+      [] { return type_name<F>(); },
+      [](const void* member) { return default_as_yaml(*static_cast<const F*>(member)); },
+      [](const Node& node, void* member, std::string& expected) {
+        return read(node, *static_cast<F*>(member), expected);
+      },
+      std::is_same_v<F, Node> || requires(F f){f.has_value();
+}
+};  // namespace tutti::config
+return kType;
 }
 
 }  // namespace tutti::config
