@@ -10,6 +10,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
 
@@ -52,12 +53,28 @@ bool is_hidden(const std::filesystem::path& folder) {
   return ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
 }
 
+// `infer` has an output folder per test set, one level further down.
+std::string advice_for_no_run(const std::filesystem::path& folder) {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> below;
+  std::error_code none;  // no such folder: nothing below it
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none))
+    if (std::filesystem::exists(entry.path() / "manifest.json", none))
+      below.push_back(entry.path().string());
+  if (below.empty()) return "check the path";
+  std::sort(below.begin(), below.end());
+  const std::size_t more = below.size() - std::min(kMost, below.size());
+  below.resize(below.size() - more);
+  return fmt::format("output folders below it: {}{}", join(below, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWatch* watch,
               bool count) {
   const Json manifest = parallel::read_manifest(folder);
   if (!manifest.is_object())
     throw DataError(folder.string() + ": no manifest.json: not an output folder of map or infer",
-                    "check the path");
+                    advice_for_no_run(folder));
   const auto holder = watch != nullptr ? parallel::FolderLock::holder(folder, watch->driver)
                                        : parallel::FolderLock::holder(folder);
   Json state;

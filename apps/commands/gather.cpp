@@ -32,17 +32,18 @@ parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& 
 int run_gather(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
-  CLI::App app{"Write results.jsonl and failed.jsonl from what is done so far", "tutti gather"};
+  CLI::App app{
+      "Write results.jsonl and failed.jsonl from what is done so far.\n"
+      "exit: 0 all items are done, 7 some failed, 85 some are missing",
+      "tutti gather"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
   app.footer(example("tutti gather exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   refuse_if_hidden(folder, "gather");
   const Json state = folder_state(folder);
-  // All done and nobody there to say so: the last worker was killed before the merge.
-  if (state.contains("async") && state.value("state", "") != "done" && is_over(state) &&
-      state["async"].value("all_done", false))
-    parallel::merge_async(folder);
+  if (state.contains("async") && is_over(state))
+    parallel::settle_async(std::filesystem::absolute(folder));
   const Json manifest = parallel::read_manifest(folder);
   const auto first = manifest.value("first", std::uint64_t{0});
   const parallel::Indices indices =

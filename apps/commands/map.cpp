@@ -44,7 +44,11 @@ example:
 
 Without --output_dir the outputs come to stdout in the order of the items and nothing is left behind.
 With it the run can be interrupted and goes on when the same command is given again; results are in
-results.jsonl, failed items with the reason in failed.jsonl.)";
+results.jsonl, failed items with the reason in failed.jsonl.
+
+exit: 0 done, 7 some items failed, 85 stopped by SIGTERM, 130 by Ctrl-C; both finish what runs and go on
+when the same command is given again. What comes before the first item (config, files, scheduler) has
+codes of its own: docs/commands.md.)";
 
 constexpr char kCommandGoes[] =
     "put the command after --, as in: tutti map --items wavs.txt -- wc -c {}";
@@ -100,7 +104,13 @@ MapItems read_item_list(const MapArguments& arguments) {
   }
   std::uint64_t count = 0;
   const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), count);
-  if (error == std::errc() && end == given.data() + given.size()) return MapItems::numbers(count);
+  if (error == std::errc() && end == given.data() + given.size()) {
+    std::error_code none;
+    if (!arguments.quiet && std::filesystem::exists(given, none))
+      log::warning(
+          "--items {0} is a number: {0} items; for the file of that name say --items ./{0}", given);
+    return MapItems::numbers(count);
+  }
   return MapItems::file(given, arguments.nul_separated);
 }
 

@@ -39,8 +39,9 @@ int run_wait(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
   CLI::App app{
-      "Wait for the run in an output folder; exit 0 done, 7 some items failed, 85 stopped and "
-      "resumable",
+      "Wait for the run in an output folder.\n"
+      "exit: 0 done, 7 some items failed, 85 stopped early (also by Ctrl-C, where map itself ends "
+      "with 130) and resumable; of an asynchronous run the code of what ended it",
       "tutti wait"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
@@ -58,10 +59,8 @@ int run_wait(int argc, char** argv) {
     state = folder_activity(folder, watch);
   }
   state = folder_state(folder);
-  // The last worker was killed between its last piece and the merge.
-  if (state.contains("async") && state.value("state", "") != "done" &&
-      state["async"].value("all_done", false)) {
-    parallel::merge_async(folder);
+  if (state.contains("async")) {
+    parallel::settle_async(std::filesystem::absolute(folder));
     state = folder_state(folder);
   }
   if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());

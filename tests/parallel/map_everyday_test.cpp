@@ -493,6 +493,51 @@ TEST_F(Everyday, WorkersShareProcessorsWithoutSpinning) {
             "active\n");
 }
 
+TEST_F(Everyday, ANumberOfItemsThatIsAlsoAFileIsPointedOut) {
+  write_file_atomic(folder_.path() / "2", "x\ny\nz\n");
+  const auto number = sh("tutti map -j 1 --items 2 -- echo {}");
+  EXPECT_EQ(number.out, "0\n1\n");
+  EXPECT_THAT(number.err, HasSubstr("for the file of that name say --items ./2"));
+  const auto file = sh("tutti map -j 1 --items ./2 -- echo {}");
+  EXPECT_EQ(file.out, "x\ny\nz\n");
+  EXPECT_EQ(file.err, "");
+}
+
+TEST_F(Everyday, AFolderOfOutputFoldersNamesThem) {
+  ASSERT_EQ(
+      sh("for t in clean other; do tutti map --quiet --output_dir inference/$t ::: a -- echo; "
+         "done")
+          .exit_code,
+      0);
+  for (const char* command : {"status", "wait", "gather"}) {
+    const auto r = sh("tutti " + std::string(command) + " inference");
+    EXPECT_EQ(r.exit_code, 3) << command;
+    EXPECT_THAT(r.err, HasSubstr("output folders below it: inference/clean, inference/other"))
+        << command;
+  }
+}
+
+// Whoever sends SIGTERM wants the machine: an item of hours does not keep it.
+TEST_F(Everyday, AWorkerThatGotSigtermGivesUpAnItemThatTakesLongWithoutBlame) {
+  write_file_atomic(folder_.path() / "item.sh",
+                    "if [ -e worker ]; then echo done; exit; fi\n"
+                    "echo $PPID >w; mv w worker; exec sleep 3600\n");
+  Command command{.argv = {kTutti, "map", "-j", "1", "parallel.max_retries=1", "--output_dir",
+                           "out", ":::", "a", "--", "sh", "item.sh"}};
+  command.cwd = folder_.path();
+  command.env["TUTTI_WORKER_TERM_GRACE"] = "0.2";
+  command.stdout_path = folder_.path() / "log";
+  Process driver = Process::start(command);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder_.path() / "worker"); })) << content("log");
+  ::kill(std::stoi(content("worker")), SIGTERM);
+  const auto ended = driver.wait_for(std::chrono::seconds(50));
+  ASSERT_TRUE(ended) << content("log");
+  EXPECT_TRUE(ended->ok()) << content("log");
+  EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"result\":\"done\""));
+  EXPECT_THAT(content("out/logs/worker-0.log"),
+              HasSubstr("takes longer than 200 ms after SIGTERM"));
+}
+
 // The recorded pid is another process's in a namespace that is not ours.
 TEST_F(Everyday, CancelSignalsNobodyElse) {
   ASSERT_EQ(sh("tutti map --quiet --items 1 --output_dir out -- true").exit_code, 0);

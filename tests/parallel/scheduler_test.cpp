@@ -23,12 +23,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.script. Files in $D change how the
-// commands behave: `pending` (jobs do not start), `hang`, `lie`, `garbage` (of squeue).
+// commands behave: `pending` (jobs do not start), `hold` (task 1 does not), `hang`, `lie`, `garbage` (of
+// squeue), `reason` (why jobs wait).
 constexpr char kSbatch[] = R"sh(#!/bin/bash
 for script; do :; done
 id=$(($(cat $D/next 2>/dev/null || echo 100) + 1)); echo $id >$D/next
 start() {
   echo "$script" >$D/$1.script
+  case $1 in *_1) [ -e $D/hold ] && { touch $D/$1.pending; return; };; esac
   if [ -e $D/pending ]; then touch $D/$1.pending; return; fi
   setsid bash "$script" </dev/null >$D/$1.log 2>&1 &
   echo $! >$D/$1.pid
@@ -55,7 +57,7 @@ for script in $D/*.script; do
   [ -e $D/lie ] && { touch $D/seen; state=FAILED; }
   case "$*" in
     *%o*) case $state in PENDING|RUNNING) echo "$id|$(cat $script)";; esac;;
-    *) echo "$id|$state|node1|None";;
+    *) echo "$id|$state|node1|$([ $state = PENDING ] && cat $D/reason 2>/dev/null || echo None)";;
   esac
 done
 )sh";
@@ -221,6 +223,30 @@ TEST_F(Scheduler, WhenNoNodeWorksTheRunEndsWithTheNodesAndTheirWords) {
   EXPECT_EQ(result.exit_code, 6) << result.err;
   EXPECT_THAT(result.err, HasSubstr("no worker came up"));
   EXPECT_THAT(result.err, HasSubstr("starts of workers failed: node1"));
+}
+
+TEST_F(Scheduler, AJobThatIsHeldDoesNotStayInTheQueueWhenAnAsynchronousRunIsDone) {
+  behave("hold");
+  write_file_atomic(state_ / "reason", "JobHeldAdmin");
+  const auto submitted = run(command(20, 2, "echo {}", "", "  async: true\n"));
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+  ASSERT_TRUE(fs::exists(state_ / "101_1.pending"));
+  Command wait{.argv = {TUTTI_BIN_DIR "/tutti", "wait", out_.string()}};
+  wait.env = command(1, 1, "").env;
+  const auto waited = run(wait);
+  EXPECT_EQ(waited.exit_code, 0) << waited.err;
+  EXPECT_EQ(num_ok(), 20U);
+  EXPECT_TRUE(happens("101_1.cancelled"));
+}
+
+TEST_F(Scheduler, AJobThatANodeCouldNotStartIsTakenOutOfTheQueueAndReplaced) {
+  behave("hold");
+  write_file_atomic(state_ / "reason", "launch failed requeued held");
+  Process driver = start(command(100000, 2, "sleep 0.05; echo {}"));
+  ASSERT_TRUE(happens("101_1.cancelled")) << story();
+  EXPECT_TRUE(wait_until([&] { return num_submissions() > 1; })) << story();
+  ::kill(driver.pid(), SIGTERM);
+  EXPECT_EQ(driver.wait().exit_code, 85) << story();
 }
 
 }  // namespace

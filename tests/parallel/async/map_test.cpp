@@ -31,7 +31,7 @@ class AsyncMap : public ::testing::Test {
   }
   CommandResult tutti(std::vector<std::string> words) const {
     words.insert(words.begin(), kTuttiProgram);
-    return run_command({.argv = words, .timeout = std::chrono::seconds(100)});
+    return run_command({.argv = words, .env = env_, .timeout = std::chrono::seconds(100)});
   }
   CommandResult map(const fs::path& out, const std::string& items,
                     const std::vector<std::string>& command, const std::string& yaml,
@@ -64,6 +64,7 @@ class AsyncMap : public ::testing::Test {
   TempFolder folder_{"async"};
   fs::path out_ = folder_.path() / "out";
   fs::path quiet_ = folder_.path() / "quiet";
+  std::map<std::string, std::string> env_;
 };
 
 TEST_F(AsyncMap, GivesTheBytesOfASynchronousRun) {
@@ -145,7 +146,58 @@ TEST_F(AsyncMap, AFailingItemStopsTheRunOrIsSkipped) {
   fs::remove_all(out_);
   ASSERT_EQ(map(out_, "50", command, "n_workers: 2\non_error: stop").exit_code, 0);
   EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
-  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("item 7 failed"));
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("item \"7\" failed"));
+}
+
+TEST_F(AsyncMap, AFailedItemIsNamedAsTheListHasIt) {
+  write_file_atomic(folder_.path() / "items", "good\nutt \"b\"\n");
+  ASSERT_EQ(map(out_, (folder_.path() / "items").string(), {"test", "{}", "=", "good"},
+                "n_workers: 1\non_error: stop")
+                .exit_code,
+            0);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 7);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("item \"utt \\\"b\\\"\" failed"));
+}
+
+// Item 0 tells who runs it and waits; item 1 fails when it is told to.
+TEST_F(AsyncMap, WaitDoesNotWaitForAStoppedWorkerOfARunThatAFailedItemHasEnded) {
+  const fs::path worker = folder_.path() / "worker";
+  const std::string path = worker.string();
+  write_file_atomic(folder_.path() / "item.sh", "if [ $1 = 0 ]; then echo $PPID >" + path +
+                                                    ".new; mv " + path + ".new " + path +
+                                                    "; exec sleep 3600; fi\nuntil [ -e " + path +
+                                                    ".stopped ]; do sleep 0.02; done\nexit 3\n");
+  ASSERT_EQ(
+      map(out_, "2", {"sh", (folder_.path() / "item.sh").string(), "{}"}, "n_workers: 2").exit_code,
+      0);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(worker); }));
+  const pid_t pid = std::stoi(read_file(worker));
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  write_file_atomic(path + ".stopped", "");
+  const auto waited = tutti({"wait", out_.string()});
+  ::kill(pid, SIGCONT);
+  EXPECT_FALSE(waited.timed_out);
+  EXPECT_EQ(waited.exit_code, 7) << waited.err;
+  EXPECT_THAT(waited.out, HasSubstr("stopped, 0 of 2 items ok, 1 failed"));
+  EXPECT_THAT(waited.err, HasSubstr("item \"1\" failed"));
+  EXPECT_TRUE(fs::exists(out_ / "failed.jsonl"));
+}
+
+TEST_F(AsyncMap, AWorkerThatGotSigtermGivesUpAnItemThatTakesLong) {
+  const std::string path = (folder_.path() / "worker").string();
+  write_file_atomic(folder_.path() / "item.sh",
+                    "if [ -e " + path + " ]; then echo done; exit; fi\necho $PPID >" + path +
+                        ".new; mv " + path + ".new " + path + "; exec sleep 3600\n");
+  env_["TUTTI_WORKER_TERM_GRACE"] = "0.2";
+  ASSERT_EQ(map(out_, "1", {"sh", (folder_.path() / "item.sh").string()}, "n_workers: 1").exit_code,
+            0);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(path); }));
+  ::kill(std::stoi(read_file(path)), SIGTERM);
+  EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 85);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("stopped, 0 of 1 items ok"));
+  EXPECT_EQ(map(out_, "1", {"sh", (folder_.path() / "item.sh").string()}, "n_workers: 1", false)
+                .exit_code,
+            0);
 }
 
 TEST_F(AsyncMap, AnItemThatTakesTooLongFailsAndOthersGoOn) {

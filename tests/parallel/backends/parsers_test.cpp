@@ -46,6 +46,17 @@ TEST(SlurmAnswers, States) {
   EXPECT_EQ(states.size(), 11U);
 }
 
+TEST(SlurmAnswers, AJobHeldAfterAFailedLaunchMustGo) {
+  const auto queue =
+      parse_squeue("20|PENDING||launch failed requeued held\n21|PENDING||JobHeldUser\n");
+  EXPECT_EQ(queue.at("20").phase, JobPhase::kFailed);
+  EXPECT_TRUE(queue.at("20").must_remove);
+  EXPECT_EQ(queue.at("21").phase, JobPhase::kPending) << "somebody wants it to wait";
+  EXPECT_TRUE(parse_scontrol("JobId=22 JobState=PENDING Reason=launch_failed_requeued_held\n")
+                  .at("22")
+                  .must_remove);
+}
+
 TEST(SlurmAnswers, AccountsAndControl) {
   const auto accounts = parse_sacct(
       "12_0|COMPLETED|0:0\n12_1|FAILED|3:0\n12_1.batch|FAILED|3:0\n13|CANCELLED by "

@@ -65,6 +65,11 @@ class AsyncLink {
       ::poll(fds, 2, static_cast<int>(pause().count()));
       take_output();
       if (fds[1].revents != 0) leave_on_signal();
+      if (term_at_ && since(*term_at_) > options_.term_grace_s) {
+        log::warning("the item takes longer than {} after SIGTERM; it goes to another worker",
+                     format_duration(options_.term_grace_s));
+        leave_now(go());
+      }
       if (options_.drain_at > 0 && Clock::system().unix_seconds() >= options_.drain_at)
         leave("the job's time is nearly up", true);
       watch_running_item();
@@ -149,8 +154,13 @@ class AsyncLink {
   void on_failure(std::uint64_t index, std::string_view error) {
     if (job_.settings.on_error != "stop") return;
     request_stop(folder_, {.exit_code = static_cast<int>(ExitCode::kItemsFailed),
-                           .reason = item_failure(std::to_string(index), error)});
+                           .reason = item_failure(item_name(index), error)});
     leave("an item failed", false);
+  }
+
+  // As results.jsonl has it.
+  std::string item_name(std::uint64_t index) const {
+    return to_json_line(make_item_of(job_.item_names, job_.indices)(index));
   }
 
   // While one piece runs the next is claimed, unless items are so long that others should have it.
@@ -175,6 +185,7 @@ class AsyncLink {
       case Claims::Merge::kOurs:
         merge();
         claims_->merged();
+        is_last_ = true;
         [[fallthrough]];
       case Claims::Merge::kDone:
         over_ = true;
@@ -220,6 +231,7 @@ class AsyncLink {
   void leave_on_signal() {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
+    if (!term_at_) term_at_ = SteadyClock::now();
     leave("SIGTERM", false);
   }
 
@@ -253,11 +265,14 @@ class AsyncLink {
     }
     note_.left = true;
     beat();
-    if (over_) return 0;
-    const auto state = async_state(options_.run_folder, false);
-    if (state && state->workers.empty() && !state->coming_back && !successor_)
-      mark_async_stopped(options_.run_folder, job_);
-    return exit_code_;
+    if (!over_ && !successor_) {
+      const auto state = async_state(options_.run_folder, false);
+      is_last_ = state && state->workers.empty() && !state->coming_back;
+      if (is_last_) mark_async_stopped(options_.run_folder, job_);
+    }
+    if (is_last_ && (over_ || stop_requested(folder_)))
+      take_out_of_queue(options_.run_folder, job_);
+    return over_ ? 0 : exit_code_;
   }
 
   WorkerState& state_;
@@ -272,8 +287,10 @@ class AsyncLink {
   SteadyClock::time_point last_beat_;
   bool ready_ = false;
   std::string leaving_;  // why; empty: we stay
+  std::optional<SteadyClock::time_point> term_at_;
   bool successor_ = false;
   bool over_ = false;
+  bool is_last_ = false;  // what is left to be said and done for the run is ours
   int exit_code_ = 0;
 };
 

@@ -183,11 +183,14 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
                              BeatWatch& watch) {
   const fs::path folder = async_folder(output_folder);
   AsyncState state;
+  const auto stop = stop_requested(folder);
   bool any_note = false;
   bool any_seen_alive = false;
   for (WorkerNote& note : read_worker_notes(folder)) {
     any_note = true;
     state.coming_back = state.coming_back || note.comes_back();
+    // One that was stopped will not hear of the run's end before it is woken; then it leaves.
+    if (stop && note.process.stands_still()) continue;
     const auto sign = note.sign_of_life(watch);
     any_seen_alive = any_seen_alive || sign == BeatWatch::Sign::kAlive;
     if (sign != BeatWatch::Sign::kDead) state.workers.push_back(std::move(note));
@@ -196,7 +199,6 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
   // Thousands of claims are read only when the answer matters.
   if (state.workers.empty() && !state.coming_back) state.all_pieces_done = pieces_done(folder, job);
   const std::string written = read_manifest(output_folder).value("state", "");
-  const auto stop = stop_requested(folder);
   if (stop) {
     state.reason = stop->reason;
     state.exit_code = stop->exit_code;
@@ -282,12 +284,28 @@ FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& 
   return counts;
 }
 
-bool merge_async(const fs::path& output_folder) {
-  const fs::path folder = async_folder(output_folder);
-  const AsyncJob job = AsyncJob::read(folder);
-  if (!pieces_done(folder, job)) return false;
-  write_async_results(output_folder, job);
-  return true;
+void settle_async(const fs::path& output_folder) {
+  const auto state = async_state(output_folder, false);
+  if (!state || !state->workers.empty() || state->coming_back || state->state == "done") return;
+  const AsyncJob job = AsyncJob::read(async_folder(output_folder));
+  if (state->all_pieces_done)
+    write_async_results(output_folder, job);
+  else if (state->state == "stopped")
+    mark_async_stopped(output_folder, job);
+  else
+    return;  // queued, or dead without a word: it can go on
+  take_out_of_queue(output_folder, job);
+}
+
+void take_out_of_queue(const fs::path& output_folder, const AsyncJob& job, bool running_too) {
+  if (is_local(job.settings)) return;
+  const auto backend =
+      make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
+  backend->adopt(noted_jobs(output_folder));
+  std::vector<std::string> unwanted;
+  for (const JobStatus& status : backend->poll())
+    if (running_too || status.phase == JobPhase::kPending) unwanted.push_back(status.job_id);
+  if (!unwanted.empty()) backend->cancel(unwanted);
 }
 
 void mark_async_stopped(const fs::path& output_folder, const AsyncJob& job) {
@@ -303,15 +321,7 @@ void cancel_async(const fs::path& output_folder, bool now) {
   const fs::path folder = async_folder(output_folder);
   const AsyncJob job = AsyncJob::read(folder);
   request_stop(folder, {.now = now, .exit_code = 0, .reason = "tutti cancel"});
-  if (!is_local(job.settings)) {
-    const auto backend =
-        make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
-    backend->adopt(noted_jobs(output_folder));
-    std::vector<std::string> waiting;
-    for (const JobStatus& status : backend->poll())
-      if (now || status.phase != JobPhase::kRunning) waiting.push_back(status.job_id);
-    if (!waiting.empty()) backend->cancel(waiting);
-  }
+  take_out_of_queue(output_folder, job, now);
   BeatWatch watch(kWatch);
   for (;;) {
     const auto state = async_state(output_folder, false, &watch);

@@ -51,9 +51,10 @@ struct AsyncState {
 std::optional<AsyncState> async_state(const std::filesystem::path& output_folder,
                                       bool ask_scheduler, BeatWatch* watch = nullptr);
 
-// Writes the results of a run whose pieces are all done and whose workers are all gone (the last
-// one was killed at the wrong moment). False: there is something left to do.
-bool merge_async(const std::filesystem::path& output_folder);
+// Does what a run that is over still lacks, because whoever should have done it was killed at the
+// wrong moment or stands still: the results when all pieces are done, else the last word, and jobs
+// that nobody needs any more out of the queue. Nothing while anybody works.
+void settle_async(const std::filesystem::path& output_folder);
 // Writes results.jsonl and the manifest. REQUIRES: all pieces are done.
 FolderCounts write_async_results(const std::filesystem::path& output_folder, const AsyncJob& job);
 
@@ -62,6 +63,10 @@ FolderCounts write_async_results(const std::filesystem::path& output_folder, con
 void cancel_async(const std::filesystem::path& output_folder, bool now);
 // A worker's last act, and cancel's: a folder in which nobody works any more says so.
 void mark_async_stopped(const std::filesystem::path& output_folder, const AsyncJob& job);
+// Jobs of a run that is over and that have not begun: one that is held would stay for ever.
+// `running_too`: also those at work. A scheduler that cannot be asked is a warning.
+void take_out_of_queue(const std::filesystem::path& output_folder, const AsyncJob& job,
+                       bool running_too = false);
 
 // Asks for a job like the ones before, from inside the run: what a worker does before its walltime.
 void submit_successor(const std::filesystem::path& output_folder, const AsyncJob& job);

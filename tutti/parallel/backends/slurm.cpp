@@ -53,6 +53,11 @@ QueueState slurm_state(std::string_view state, std::string_view reason) {
                                             "BadConstraints",
                                             "PartitionTimeLimit",
                                             "PartitionNodeLimit"};
+    // "launch failed requeued held": the node could not start it, and nobody but us will let it go.
+    std::string held = why;  // scontrol has lines for blanks
+    std::replace(held.begin(), held.end(), '_', ' ');
+    if (held.find("requeued held") != std::string::npos)
+      return {JobPhase::kFailed, held, false, true};
     for (const char* hopeless : kHopeless)
       if (why.find(hopeless) != std::string::npos)
         return {JobPhase::kFailed, words(false), false, true};

@@ -13,18 +13,26 @@
 namespace tutti::parallel {
 namespace {
 
-std::string start_time_of(long pid) {
+struct ProcStat {
+  std::string state = "Z";
+  std::string start_time;  // empty: the process is gone, or a zombie
+};
+
+ProcStat stat_of(long pid) {
   std::string text;
   try {
     text = read_file(fmt::format("/proc/{}/stat", pid));
   } catch (const Error&) {  // gone, perhaps while we were reading
-    return "";
+    return {};
   }
   const auto close = text.rfind(')');
-  if (close == std::string::npos) return "";
+  if (close == std::string::npos) return {};
   const auto words = split_words(std::string_view(text).substr(close + 1));
-  return words.size() > 19 && words[0] != "Z" ? words[19] : "";
+  if (words.size() < 20 || words[0] == "Z") return {};
+  return {words[0], words[19]};
 }
+
+std::string start_time_of(long pid) { return stat_of(pid).start_time; }
 
 std::string own_pid_namespace() {
   std::error_code ignored;  // no /proc: then all processes share ""
@@ -58,6 +66,12 @@ std::optional<bool> ProcessIdentity::alive() const {
   if (host != host_name() || pid_namespace != own_pid_namespace()) return std::nullopt;
   const std::string started = start_time_of(pid);
   return !started.empty() && started == start_time;
+}
+
+bool ProcessIdentity::stands_still() const {
+  if (!alive().value_or(false)) return false;
+  const std::string state = stat_of(pid).state;
+  return state == "T" || state == "t";
 }
 
 }  // namespace tutti::parallel

@@ -21,6 +21,8 @@ struct ProcessIdentity {
   void put_into(Json& json) const;
   // Does it live? Empty: it is of another host or namespace, where we cannot look.
   std::optional<bool> alive() const;
+  // It lives, where we can look, but does nothing until somebody wakes it (SIGSTOP, a debugger).
+  bool stands_still() const;
 };
 
 }  // namespace tutti::parallel

@@ -11,6 +11,8 @@ inline constexpr char kMemoryLimit[] = "TUTTI_WORKER_MEMORY_LIMIT";  // bytes, m
 inline constexpr char kDeathTimeout[] = "TUTTI_WORKER_DEATH_TIMEOUT";
 // Unix seconds: finish the running item and leave, because the job's walltime is near.
 inline constexpr char kDrainAt[] = "TUTTI_WORKER_DRAIN_AT";
+// Seconds that the running item may take after SIGTERM.
+inline constexpr char kTermGrace[] = "TUTTI_WORKER_TERM_GRACE";
 inline constexpr char kInterface[] = "TUTTI_WORKER_INTERFACE";  // network to reach the driver by
 inline constexpr char kNice[] = "TUTTI_WORKER_NICE";
 inline constexpr char kCpus[] = "TUTTI_WORKER_CPUS";      // "0,2,4"

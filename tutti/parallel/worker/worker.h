@@ -24,6 +24,7 @@ struct WorkerOptions {
   double death_timeout_s = 60;  // leave when the driver is silent and cannot be reached so long
   std::uint64_t memory_limit = 0;  // bytes of this process and its children; 0: none
   double drain_at = 0;             // unix seconds: finish the running item and leave; 0: never
+  double term_grace_s = 60;        // the running item may take so long after SIGTERM
   std::string async_generation;    // not empty: an asynchronous run, no driver
   std::string async_name;          // of this process in it
   int term_fd = -1;                // can be read once SIGTERM has come; -1: nobody listens

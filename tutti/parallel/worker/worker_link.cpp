@@ -92,6 +92,7 @@ class Link {
       if (items[1].revents != 0) send_output();
       if (items[0].revents != 0) receive();
       if (items[2].revents != 0) leave_on_signal();
+      if (term_deadline_ && SteadyClock::now() > *term_deadline_) give_up_the_item();
       if (options_.drain_at > 0 && reason_.empty() &&
           Clock::system().unix_seconds() >= options_.drain_at)
         leave_before_the_walltime();
@@ -219,7 +220,26 @@ class Link {
     [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
     log::warning("got SIGTERM; finishing the running item, then leaving");
     reason_ = "SIGTERM";
+    if (!term_deadline_) term_deadline_ = SteadyClock::now() + grace();
     state_.stop();
+  }
+
+  SteadyClock::duration grace() const {
+    return std::chrono::duration_cast<SteadyClock::duration>(
+        std::chrono::duration<double>(options_.term_grace_s));
+  }
+
+  // Whoever sent the signal wants this machine; the item begins anew elsewhere, without blame.
+  [[noreturn]] void give_up_the_item() {
+    log::warning("the item takes longer than {} after SIGTERM; it goes to another worker",
+                 format_duration(options_.term_grace_s));
+    send_output();
+    send(wire::encode(wire::Bye{reason_}));
+    socket_.close();
+    monitor_.close();
+    context_.close();  // returns when the last word is out, or after the linger
+    std::fflush(nullptr);
+    ::_exit(0);
   }
 
   // The scheduler would end us soon: leave in order, so that no item dies with the job.
@@ -248,6 +268,7 @@ class Link {
   SteadyClock::time_point last_heard_;
   SteadyClock::time_point last_beat_;
   SteadyClock::time_point trouble_since_;
+  std::optional<SteadyClock::time_point> term_deadline_;
   bool reported_trouble_ = false;
   std::string reason_;
 };

@@ -102,6 +102,7 @@ int worker_main(int argc, char** argv) try {
   if (options.run_folder.empty())
     throw ConfigError("worker: --run is missing", "usage: worker --run FOLDER --id N");
   options.death_timeout_s = env_number(worker_env::kDeathTimeout, options.death_timeout_s);
+  options.term_grace_s = env_number(worker_env::kTermGrace, options.term_grace_s);
   options.memory_limit = static_cast<std::uint64_t>(env_number(worker_env::kMemoryLimit, 0));
   options.drain_at = env_number(worker_env::kDrainAt, 0);
   if (!options.async_generation.empty() && options.async_name.empty()) {
