@@ -44,6 +44,8 @@ void print_live(const Json& live) {
   if (const std::string waiting = live.value("waiting", ""); !waiting.empty())
     std::printf("%s\n", waiting.c_str());
   print_workers(live.value("workers", Json::array()), counted);
+  if (const auto more = live.value("workers_not_listed", std::uint64_t{0}); more > 0)
+    std::printf("  and %llu more\n", static_cast<unsigned long long>(more));
 }
 
 }  // namespace

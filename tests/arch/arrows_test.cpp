@@ -70,12 +70,7 @@ const std::map<std::string, std::set<std::string>> kParallelArrows = {
 };
 // What goes against the arrows today; a line that is no longer needed must go.
 const std::set<std::string> kParallelDebts = {
-    "backends/local.cpp -> worker",     // workers that are threads of the driver
-    "folder/run_folder.cpp -> async",   // takes over what asynchronous workers have done
-    "run/pool.cpp -> worker",           // the page on which a worker notes its item
-    "worker/worker.cpp -> async",       // a worker without a driver
-    "worker/worker_main.cpp -> async",  // its supervisor
-    "worker/worker_state.h -> run",     // the type of a running item
+    "folder/run_folder.cpp -> async",  // takes over what asynchronous workers have done
 };
 
 TEST(Architecture, ArrowsInsideTheParallelRoomGoOneWay) {

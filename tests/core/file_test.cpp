@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
@@ -41,6 +42,27 @@ TEST(WriteFileAtomic, ReplacesTheFileAndKeepsTheMode) {
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
   EXPECT_EQ(num_files(folder.path()), 1U);
+}
+
+// Pods may share a host name and a pid: then even the temporary names are equal.
+TEST(WriteFileAtomic, AnotherWritersTemporaryFileIsLeftAlone) {
+  TempFolder folder;
+  const fs::path path = folder.path() / "a";
+  std::string name;
+  write_file_atomic(path, [&](int) {
+    for (const auto& entry : fs::directory_iterator(folder.path()))
+      if (is_temporary_name(entry.path())) name = entry.path().string();
+  });
+  const auto dot = name.rfind('.');
+  const int serial = std::stoi(name.substr(dot + 1));
+  std::vector<std::string> others;
+  for (int next = serial + 1; next < serial + 4; ++next) {
+    others.push_back(name.substr(0, dot + 1) + std::to_string(next));
+    std::ofstream(others.back()) << "somebody else's";
+  }
+  write_file_atomic(path, "ours");
+  EXPECT_EQ(read_file(path), "ours");
+  for (const std::string& other : others) EXPECT_EQ(read_file(other), "somebody else's");
 }
 
 // The process hits a real limit on file size while writing, as on a full disk.

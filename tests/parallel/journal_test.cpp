@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
 #include "tutti/core/random.h"
+#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 namespace {
@@ -87,6 +90,19 @@ TEST(Journal, AnotherRunsJournalIsRefused) {
   const TempFolder folder;
   append_items(folder.path() / "j", 0, 2);
   EXPECT_THROW(JournalWriter(folder.path() / "j", 8, {}), IoError);
+}
+
+TEST(RunFolder, TheStatusOfTenThousandWorkersIsSmall) {
+  const TempFolder folder;
+  RunFolder run(folder.path() / "out", {{"test", 1}}, range(10), {});
+  RunReport report;
+  report.workers.resize(10000);
+  run.tick(report);
+  const std::string text = read_file(folder.path() / "out" / "status.json");
+  EXPECT_LT(text.size(), 64U << 10);
+  const Json status = parse_json(text, "status.json");
+  EXPECT_EQ(status["workers"].size(), 100U);
+  EXPECT_EQ(status["workers_not_listed"], 9900);
 }
 
 }  // namespace

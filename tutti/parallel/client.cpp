@@ -3,14 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_set>
 
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/run/engine.h"
-#include "tutti/parallel/run/signals.h"
+#include "tutti/parallel/run/run_plan.h"
+#include "tutti/parallel/wire/ranges.h"
+#include "tutti/parallel/wire/signals.h"
+#include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
 
@@ -31,35 +33,24 @@ std::vector<wire::IndexRange> Indices::ranges() const {
     return count_ == 0 ? std::vector<wire::IndexRange>{}
                        : std::vector<wire::IndexRange>{{first_, count_}};
   std::vector<wire::IndexRange> ranges;
-  for (const std::uint64_t index : list_) {
-    if (!ranges.empty() && ranges.back().first + ranges.back().count == index)
-      ++ranges.back().count;
-    else
-      ranges.push_back({index, 1});
-  }
+  for (const std::uint64_t index : list_) wire::append_range(ranges, {index, 1});
   return ranges;
 }
 
-std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange>& work,
-                                              const std::function<double(std::uint64_t)>& cost) {
-  std::vector<std::pair<double, std::uint64_t>> items;
-  for (const wire::IndexRange& range : work)
-    for (std::uint64_t i = 0; i < range.count; ++i)
-      items.emplace_back(cost(range.first + i), range.first + i);
-  std::stable_sort(items.begin(), items.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<wire::IndexRange> sorted;
-  for (const auto& [unused, index] : items) {
-    if (!sorted.empty() && sorted.back().first + sorted.back().count == index)
-      ++sorted.back().count;
-    else
-      sorted.push_back({index, 1});
-  }
-  return sorted;
+namespace {
+
+// A worker that is a thread of ours.
+void be_a_worker(const WorkerLaunch& launch, int id, double death_timeout_s) {
+  run_worker({.run_folder = launch.run_folder,
+              .id = id,
+              .death_timeout_s = death_timeout_s,
+              .own_process = false});
 }
 
+}  // namespace
+
 Client::Client(ParallelSettings settings, ClientOptions options)
-    : engine_(std::make_unique<Engine>(std::move(settings), std::move(options))),
+    : engine_(std::make_unique<Engine>(std::move(settings), std::move(options), be_a_worker)),
       owner_(::getpid()) {}
 Client::~Client() {
   // A forked child has no engine thread, and the workers are not its own.
@@ -78,25 +69,18 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
                       const std::function<void(const Outcome&)>& on_outcome) {
   const RunOptions& options = request.options;
   const ParallelSettings& settings = engine_->settings();
-  JobSpec spec = job;
-  spec.batch_size = std::max<std::uint64_t>(1, options.batch_size);
-  spec.item_timeout_s = options.item_timeout_s.value_or(settings.item_timeout_s) *
-                        static_cast<double>(spec.batch_size);
-  spec.libraries = settings.plugins;
-
-  std::vector<wire::IndexRange> work =
-      request.work.empty() ? request.indices.ranges() : request.work;
-  if (options.cost) work = by_falling_cost(work, options.cost);
+  RunPlan plan = make_plan(settings, job, options,
+                           request.work.empty() ? request.indices.ranges() : request.work);
   ScheduleOptions schedule_options;
-  schedule_options.max_retries = options.max_retries.value_or(settings.max_retries);
-  schedule_options.batch_size = spec.batch_size;
+  schedule_options.max_retries = plan.max_retries;
+  schedule_options.batch_size = plan.spec.batch_size;
   schedule_options.speculate = options.speculate;
-  schedule_options.first_guess_seconds = engine_->item_seconds(job_key(spec));
+  schedule_options.first_guess_seconds = engine_->item_seconds(job_key(plan.spec));
   auto run = std::make_shared<RunState>(
-      spec, Schedule(std::move(work), request.indices.bound(), schedule_options),
+      plan.spec, Schedule(std::move(plan.work), request.indices.bound(), schedule_options),
       options.max_buffered_bytes);
-  run->spec_json = spec.to_json().dump();
-  run->on_error = options.on_error.value_or(settings.on_error);
+  run->spec_json = plan.spec.to_json().dump();
+  run->on_error = plan.on_error;
   run->total = run->schedule.num_unfinished();
 
   std::optional<SignalWatch> signals;

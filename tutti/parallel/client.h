@@ -48,10 +48,6 @@ class Indices {
 inline Indices range(std::uint64_t count) { return {0, count}; }
 inline Indices range(std::uint64_t first, std::uint64_t end) { return {first, end - first}; }
 
-// The same items, most expensive first. Ties keep their order, so runs are repeatable.
-std::vector<wire::IndexRange> by_falling_cost(const std::vector<wire::IndexRange>& work,
-                                              const std::function<double(std::uint64_t)>& cost);
-
 // How one run goes; what is not set here comes from the `parallel:` block.
 struct RunOptions {
   std::uint64_t batch_size = 1;

@@ -22,7 +22,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Between two looks for work; many idle workers look less often, to spare the file server.
+// Between two looks for work of a worker that has none.
 std::chrono::milliseconds idle_pause(int n_workers) {
   return std::chrono::milliseconds(100) * std::max(1, n_workers / 16);
 }
@@ -74,7 +74,10 @@ class AsyncLink {
         leave("the job's time is nearly up", true);
       watch_running_item();
       if (since(last_beat_) >= job_.beat_s) look_around();
-      if (ready_ && leaving_.empty()) get_work();
+      // Idle workers look less often the more of them there are, to spare the file server.
+      if (ready_ && leaving_.empty() &&
+          (!claims_->held().empty() || SteadyClock::now() >= next_look_))
+        get_work();
     }
     take_output();
     return go();
@@ -179,6 +182,7 @@ class AsyncLink {
       return;
     }
     note_.phase = "idle";
+    next_look_ = SteadyClock::now() + idle_pause(job_.settings.n_workers);
     switch (claims_->try_merge()) {
       case Claims::Merge::kNotYet:
         return;
@@ -229,8 +233,7 @@ class AsyncLink {
   }
 
   void leave_on_signal() {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
+    clear_wake_fd(options_.term_fd);
     if (!term_at_) term_at_ = SteadyClock::now();
     leave("SIGTERM", false);
   }
@@ -285,6 +288,7 @@ class AsyncLink {
   std::unique_ptr<Claims> claims_;
   WorkerNote note_;
   SteadyClock::time_point last_beat_;
+  SteadyClock::time_point next_look_{};  // for work, while there is none
   bool ready_ = false;
   std::string leaving_;  // why; empty: we stay
   std::optional<SteadyClock::time_point> term_at_;

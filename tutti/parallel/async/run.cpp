@@ -15,6 +15,7 @@
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/registry.h"
+#include "tutti/parallel/run/run_plan.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -109,20 +110,14 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   AsyncJob run;
   std::random_device random;
   run.generation = fmt::format("{:08x}{:08x}", random(), random());
-  run.spec = job;
-  run.spec.batch_size = std::max<std::uint64_t>(1, options.batch_size);
-  run.spec.item_timeout_s = options.item_timeout_s.value_or(settings.item_timeout_s) *
-                            static_cast<double>(run.spec.batch_size);
-  run.spec.libraries = settings.plugins;
+  const RunPlan plan = make_plan(settings, job, options, folder.remaining());
+  run.spec = plan.spec;
   run.fingerprint_hash = folder.hash();
   run.indices = indices;
   run.settings = settings;
-  run.settings.max_retries = options.max_retries.value_or(settings.max_retries);
-  run.settings.on_error = options.on_error.value_or(settings.on_error);
-  std::vector<wire::IndexRange> work = folder.remaining();
-  if (options.cost) work = by_falling_cost(work, options.cost);
-  const std::uint64_t left = wire::total_items(work);
-  run.pieces = cut_into_pieces(work, settings.n_workers, run.spec.batch_size);
+  run.settings.max_retries = plan.max_retries;
+  run.settings.on_error = plan.on_error;
+  run.pieces = cut_into_pieces(plan.work, settings.n_workers, run.spec.batch_size);
   run.item_names = async_options.item_names;
   run.program = async_options.program.empty() ? std::vector<std::string>{own_program().string()}
                                               : async_options.program;
@@ -136,9 +131,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   try {
     const auto backend =
         make_backend(settings, worker_launch(folder.path(), run), CommandRunner::system());
-    const int wanted = static_cast<int>(
-        std::min<std::uint64_t>(static_cast<std::uint64_t>(settings.n_workers), left));
-    auto jobs = backend->submit(wanted);
+    auto jobs = backend->submit(plan.n_workers);
     // Some refusals come after the submission: one look, as nobody else will.
     std::vector<JobStatus> refused;
     for (JobStatus& status : backend->poll())

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <random>
 #include <thread>
 
@@ -12,14 +10,12 @@
 #include "tutti/core/subprocess.h"
 #include "tutti/parallel/async/job.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/wire/signals.h"
 
 namespace tutti::parallel {
 namespace {
 
 constexpr int kMostFailedStarts = 3;
-
-std::atomic<bool> supervisor_got_term{false};  // a handler can only reach globals
-void on_supervisor_term(int) { supervisor_got_term = true; }
 
 // Somebody has built its env: then this node is at fault, not the run.
 bool others_work(const std::filesystem::path& folder, const std::string& own) {
@@ -31,9 +27,8 @@ bool others_work(const std::filesystem::path& folder, const std::string& own) {
 }  // namespace
 
 int supervise_async(const std::vector<std::string>& command, const WorkerOptions& options) {
-  std::signal(SIGTERM, on_supervisor_term);
-  std::signal(SIGHUP, SIG_IGN);  // the terminal the run was submitted from may close
-  std::signal(SIGINT, SIG_IGN);
+  // The terminal the run was submitted from may close.
+  const SignalWatch signals({SIGTERM}, {SIGHUP, SIGINT});
   const auto folder = async_folder(options.run_folder);
   std::random_device random;
   for (int failed_starts = 0;;) {
@@ -44,14 +39,14 @@ int supervise_async(const std::vector<std::string>& command, const WorkerOptions
     std::optional<ExitStatus> ended;
     bool told = false;
     while (!(ended = worker.wait_for(std::chrono::milliseconds(100)))) {
-      if (!supervisor_got_term || told) continue;
+      if (signals.count() == 0 || told) continue;
       ::kill(worker.pid(), SIGTERM);  // not the group: its item may finish
       told = true;
     }
     worker.signal_group(SIGKILL);  // what it had started
     const auto note = read_worker_note(folder, name);
     const std::string error = note ? note->error : "";
-    if (supervisor_got_term) return 0;
+    if (signals.count() > 0) return 0;
     if (ended->ok() && error.empty()) return 0;
     if (ended->exit_code == static_cast<int>(ExitCode::kIo) && ended->signal == 0)
       return ended->exit_code;  // the folder is gone or full; its log says so

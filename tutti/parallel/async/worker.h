@@ -9,8 +9,8 @@
 namespace tutti::parallel {
 
 // In place of the wire: claims pieces, hands them to the compute thread, journals what it gives
-// back. A thread function; returns when the worker should leave, with its exit code.
-int run_async_link(WorkerState& state, const WorkerOptions& options);
+// back.
+LinkFunction run_async_link;
 
 // A worker that asks to be started again: its compute thread hangs in an item.
 inline constexpr int kRestartMe = 75;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,11 @@
 namespace tutti::parallel {
 
 class KeyRing;
+
+struct WorkerLaunch;
+// Is worker `id` on the calling thread, until its driver says stop or is gone for so long.
+using ThreadWorker =
+    std::function<void(const WorkerLaunch& launch, int id, double death_timeout_s)>;
 
 // What a worker process must be told, the same for every backend. A backend appends
 // {"--id", "<worker id>"} to the command, one process per id, and sends its output to
@@ -39,6 +45,7 @@ struct WorkerLaunch {
   // Issues the keys of workers before they are asked for; the backend says for whom. None: workers
   // need no key (async), or nothing is submitted. Must outlive the backend.
   KeyRing* keys = nullptr;
+  ThreadWorker thread_worker;  // for workers that are threads; none: there are no such
 };
 
 enum class JobPhase { kPending, kRunning, kEnded, kFailed, kVanished };

@@ -11,7 +11,6 @@
 #include "tutti/parallel/backends/local.h"
 #include "tutti/parallel/wire/secrets.h"
 #include "tutti/parallel/wire/worker_env.h"
-#include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
 namespace {
@@ -267,14 +266,10 @@ class ThreadBackend final : public Backend {
     for (int i = 0; i < n; ++i) {
       const int id = next_id_++;
       if (launch_.keys != nullptr) launch_.keys->issue({id});
-      WorkerOptions worker{.run_folder = launch_.run_folder,
-                           .id = id,
-                           .death_timeout_s = options_.death_timeout.seconds,
-                           .own_process = false};
       auto over =
           std::make_shared<std::atomic<bool>>(false);  // shared: a detached thread may outlive us
-      std::thread thread([worker, over] {
-        run_worker(worker);
+      std::thread thread([launch = launch_, id, limit = options_.death_timeout.seconds, over] {
+        launch.thread_worker(launch, id, limit);
         *over = true;
       });
       workers_.emplace(id, Worker{std::move(thread), over});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <span>
 #include <unordered_map>
 
 #include "tutti/core/clock.h"
@@ -16,6 +17,7 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/large_result.h"
+#include "tutti/parallel/wire/ranges.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -301,11 +303,7 @@ std::vector<wire::IndexRange> RunFolder::remaining() const {
   std::vector<wire::IndexRange> ranges;
   for (std::uint64_t i = 0; i < indices_.size(); ++i) {
     const std::uint64_t index = indices_[i];
-    if (done_[index]) continue;
-    if (!ranges.empty() && ranges.back().first + ranges.back().count == index)
-      ++ranges.back().count;
-    else
-      ranges.push_back({index, 1});
+    if (!done_[index]) wire::append_range(ranges, {index, 1});
   }
   return ranges;
 }
@@ -375,7 +373,10 @@ void RunFolder::tick(const RunReport& report) {
   status["waiting"] = report.waiting;
   status["updated"] = Clock::system().unix_seconds();
   status["workers"] = Json::array();
-  for (const WorkerReport& worker : report.workers)
+  // Rewritten every second, perhaps on a disk that many share: bounded, whatever the number.
+  const std::size_t listed = std::min<std::size_t>(report.workers.size(), 100);
+  status["workers_not_listed"] = report.workers.size() - listed;
+  for (const WorkerReport& worker : std::span(report.workers).first(listed))
     status["workers"].push_back({{"id", worker.id},
                                  {"host", worker.host},
                                  {"pid", worker.pid},

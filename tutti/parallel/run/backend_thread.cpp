@@ -1,14 +1,11 @@
 #include "tutti/parallel/run/backend_thread.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cerrno>
 #include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/wake_fd.h"
 #include "tutti/parallel/run/job_record.h"
 
 namespace tutti::parallel {
@@ -27,17 +24,14 @@ struct LookEnded {};
 // done quickly.
 class BackendThread::Runner final : public CommandRunner {
  public:
-  explicit Runner(CommandRunner& runner)
-      : runner_(runner), stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (!stop_) throw_errno("cannot make an eventfd", errno);
-  }
+  explicit Runner(CommandRunner& runner) : runner_(runner) {}
   CommandResult run(const Command& command) override {
     Command own = command;
     if (looking && closing_) throw LookEnded{};
     if (closing_)
       own.timeout = own.timeout == 0ms ? kLastWords : std::min(own.timeout, kLastWords);
     else
-      own.stop_fd = stop_.get();
+      own.stop_fd = stop_.fd();
     CommandResult result = runner_.run(own);
     if (looking && closing_ && !result.ok()) throw LookEnded{};
     return result;
@@ -45,14 +39,13 @@ class BackendThread::Runner final : public CommandRunner {
   bool looking = false;  // side thread: inside Backend::poll
   void stop() noexcept {
     closing_ = true;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto n = ::write(stop_.get(), &one, sizeof one);
+    stop_.set();
   }
 
  private:
   static constexpr std::chrono::milliseconds kLastWords = 10s;
   CommandRunner& runner_;
-  UniqueFd stop_;
+  WakeFd stop_;
   std::atomic<bool> closing_{false};
 };
 

@@ -47,7 +47,7 @@ std::uint64_t make_room_for(int n_workers) {
 
 }  // namespace
 
-Engine::Engine(ParallelSettings settings, ClientOptions options)
+Engine::Engine(ParallelSettings settings, ClientOptions options, ThreadWorker thread_worker)
     : settings_(std::move(settings)),
       options_(std::move(options)),
       local_(settings_.env == "local" || settings_.env == "local_gpu") {
@@ -75,7 +75,8 @@ Engine::Engine(ParallelSettings settings, ClientOptions options)
   WorkerLaunch launch{.command = options_.worker_command,
                       .run_folder = options_.run_folder,
                       .life = life,
-                      .keys = &socket_->keys()};
+                      .keys = &socket_->keys(),
+                      .thread_worker = std::move(thread_worker)};
   if (local_) launch.env[worker_env::kOpenFiles] = std::to_string(files);
   pool_ = std::make_unique<Pool>(Pool::Options{.settings = settings_,
                                                .client = options_,

@@ -24,7 +24,8 @@ namespace tutti::parallel {
 
 class Engine final : public PoolListener {
  public:
-  Engine(ParallelSettings settings, ClientOptions options);
+  // `thread_worker`: what a worker that is a thread of this process does.
+  Engine(ParallelSettings settings, ClientOptions options, ThreadWorker thread_worker);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

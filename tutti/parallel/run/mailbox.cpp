@@ -1,17 +1,6 @@
 #include "tutti/parallel/run/mailbox.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-
-#include "tutti/core/error.h"
-
 namespace tutti::parallel {
-
-Mailbox::Mailbox() : event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!event_) throw_errno("cannot make an eventfd", errno);
-}
 
 void Mailbox::post(std::function<void()> letter) {
   {
@@ -21,14 +10,8 @@ void Mailbox::post(std::function<void()> letter) {
   wake();
 }
 
-void Mailbox::wake() noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(event_.get(), &one, sizeof one);
-}
-
 void Mailbox::open() {
-  std::uint64_t count = 0;
-  [[maybe_unused]] const auto n = ::read(event_.get(), &count, sizeof count);
+  event_.clear();
   for (;;) {
     std::function<void()> letter;
     {

@@ -18,22 +18,21 @@
 #include <optional>
 #include <thread>
 
-#include "tutti/core/file.h"
+#include "tutti/core/wake_fd.h"
 
 namespace tutti::parallel {
 
 // Letters to the loop. post and wake: any thread; open: the loop only.
 class Mailbox {
  public:
-  Mailbox();
   void post(std::function<void()> letter);
-  void wake() noexcept;
+  void wake() noexcept { event_.set(); }
   // Runs what has come, in order. A letter that throws ends the call; the rest waits for the next.
   void open();
-  int fd() const noexcept { return event_.get(); }  // readable: something has come
+  int fd() const noexcept { return event_.fd(); }  // readable: something has come
 
  private:
-  UniqueFd event_;
+  WakeFd event_;
   std::mutex mutex_;
   std::deque<std::function<void()>> letters_;
 };

@@ -9,7 +9,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/units.h"
-#include "tutti/parallel/worker/worker_state.h"
 
 namespace tutti::parallel {
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/parallel/wire/ranges.h"
 
 namespace tutti::parallel {
 
@@ -55,10 +56,7 @@ std::vector<IndexRange> Schedule::take_pending(std::uint64_t count) {
   while (count > 0 && !pending_.empty()) {
     IndexRange& front = pending_.front();
     const std::uint64_t n = std::min(count, front.count);
-    if (!taken.empty() && taken.back().first + taken.back().count == front.first)
-      taken.back().count += n;
-    else
-      taken.push_back({front.first, n});
+    wire::append_range(taken, {front.first, n});
     front.first += n;
     front.count -= n;
     count -= n;
@@ -154,13 +152,8 @@ std::vector<IndexRange> Schedule::rest_of(const Lease& lease) const {
   std::uint64_t left = lease.left;
   for (std::size_t r = lease.at_range; left > 0; at = lease.ranges[++r].first) {
     const std::uint64_t end = std::min(lease.ranges[r].first + lease.ranges[r].count, at + left);
-    for (; at < end; ++at, --left) {
-      if (is_done(at)) continue;
-      if (!rest.empty() && rest.back().first + rest.back().count == at)
-        ++rest.back().count;
-      else
-        rest.push_back({at, 1});
-    }
+    for (; at < end; ++at, --left)
+      if (!is_done(at)) wire::append_range(rest, {at, 1});
     if (left == 0) break;
   }
   return rest;

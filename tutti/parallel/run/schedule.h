@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/parallel/wire/progress_page.h"
 #include "tutti/parallel/wire/wire.h"
 
 namespace tutti::parallel {
@@ -51,12 +52,6 @@ enum class Verdict {
   kDuplicate,  // another lease was faster (speculation)
   kStale,      // the lease was fenced or never existed
   kBroken,     // not the item the lease must report next: the worker breaks the protocol
-};
-
-// What a worker was doing when it died, where that is known exactly.
-struct RunningItem {
-  std::uint64_t lease = 0;
-  std::uint64_t index = 0;
 };
 
 struct Loss {

@@ -8,10 +8,10 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
-#include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/folder/large_result.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/wire/job_spec.h"
+#include "tutti/parallel/wire/progress_page.h"
 #include "tutti/parallel/wire/secrets.h"
 #include "tutti/parallel/worker/command_runner.h"
 #include "tutti/parallel/worker/worker_state.h"
@@ -283,15 +283,12 @@ Env& get_worker() {
   return *current_env;
 }
 
-int run_worker(const WorkerOptions& options) {
+int run_worker(const WorkerOptions& options) { return run_worker(options, run_link); }
+
+int run_worker(const WorkerOptions& options, LinkFunction& talk) {
   WorkerState state;
   int code = 0;
-  std::thread link([&] {
-    if (options.async_generation.empty())
-      code = run_link(state, options);
-    else
-      code = run_async_link(state, options);
-  });
+  std::thread link([&] { code = talk(state, options); });
   {
     Compute compute(state, options);
     compute.run();

@@ -216,8 +216,7 @@ class Link {
   }
 
   void leave_on_signal() {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto n = ::read(options_.term_fd, &count, sizeof count);
+    clear_wake_fd(options_.term_fd);
     log::warning("got SIGTERM; finishing the running item, then leaving");
     reason_ = "SIGTERM";
     if (!term_deadline_) term_deadline_ = SteadyClock::now() + grace();

@@ -1,62 +1,14 @@
 #include "tutti/parallel/worker/worker_state.h"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "tutti/core/error.h"
-
 namespace tutti::parallel {
-namespace fs = std::filesystem;
-
-ProgressPage::ProgressPage(const fs::path& run_folder, int worker_id) {
-  const UniqueFd fd(
-      ::open(path(run_folder, worker_id).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd || ::ftruncate(fd.get(), sizeof(Page)) != 0) return;
-  void* mapped = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (mapped != MAP_FAILED) page_ = static_cast<Page*>(mapped);
-}
-
-ProgressPage::~ProgressPage() {
-  if (page_ != nullptr) ::munmap(page_, sizeof(Page));
-}
-
-void ProgressPage::enter(std::uint64_t lease, std::uint64_t index) noexcept {
-  if (page_ == nullptr) return;
-  page_->index_plus_1.store(0, std::memory_order_relaxed);
-  page_->lease.store(lease, std::memory_order_release);
-  page_->index_plus_1.store(index + 1, std::memory_order_release);
-}
-
-void ProgressPage::leave() noexcept {
-  if (page_ != nullptr) page_->index_plus_1.store(0, std::memory_order_release);
-}
-
-fs::path ProgressPage::path(const fs::path& run_folder, int worker_id) {
-  return run_folder / ".tutti" / ("at-" + std::to_string(worker_id));
-}
-
-std::optional<RunningItem> ProgressPage::read(const fs::path& run_folder, int worker_id) {
-  const UniqueFd fd(::open(path(run_folder, worker_id).c_str(), O_RDONLY | O_CLOEXEC));
-  std::uint64_t words[2] = {};
-  if (!fd || ::pread(fd.get(), words, sizeof words, 0) != sizeof words || words[1] == 0)
-    return std::nullopt;
-  return RunningItem{words[0], words[1] - 1};
-}
-
-WorkerState::WorkerState() : event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!event_) throw_errno("cannot make an eventfd", errno);
-}
 
 void WorkerState::signal_locked() {
   if (signalled_) return;
   signalled_ = true;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(event_.get(), &one, sizeof one);
+  event_.set();
 }
 
 void WorkerState::flush_locked() {
@@ -106,8 +58,7 @@ void WorkerState::stop() {
 std::vector<std::string> WorkerState::take_output(std::uint64_t* unfinished) {
   const std::lock_guard lock(mutex_);
   if (unfinished != nullptr) *unfinished = num_queued_locked() + (running_ ? 1 : 0);
-  std::uint64_t count = 0;
-  [[maybe_unused]] const auto n = ::read(event_.get(), &count, sizeof count);
+  event_.clear();
   signalled_ = false;
   flush_locked();
   last_flush_ = std::chrono::steady_clock::now();

@@ -14,41 +14,17 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/file.h"
-#include "tutti/parallel/run/schedule.h"
+#include "tutti/core/wake_fd.h"
 #include "tutti/parallel/wire/wire.h"
 #include "tutti/parallel/worker/worker.h"
 
 namespace tutti::parallel {
 
-// A page the driver can read after this process has died, however it died: the item it was at.
-// Written before every item; on the same machine that names the culprit exactly.
-class ProgressPage {
- public:
-  ProgressPage(const std::filesystem::path& run_folder,
-               int worker_id);  // failing to map is not fatal
-  ~ProgressPage();
-  ProgressPage(const ProgressPage&) = delete;
-  ProgressPage& operator=(const ProgressPage&) = delete;
-  void enter(std::uint64_t lease, std::uint64_t index) noexcept;
-  void leave() noexcept;
-  // Driver side.
-  static std::optional<RunningItem> read(const std::filesystem::path& run_folder, int worker_id);
-  static std::filesystem::path path(const std::filesystem::path& run_folder, int worker_id);
-
- private:
-  struct Page {
-    std::atomic<std::uint64_t> lease;
-    std::atomic<std::uint64_t> index_plus_1;  // 0: between items
-  };
-  Page* page_ = nullptr;
-};
+using wire::IndexRange;
 
 class WorkerState {
  public:
   using SteadyTime = std::chrono::steady_clock::time_point;
-
-  WorkerState();
 
   // ---- link thread
   void push_job(std::uint32_t job, std::string spec_json);
@@ -57,7 +33,7 @@ class WorkerState {
   void stop();  // no new item; finished() once the running one is over
   // Messages to send. `unfinished`: the items that none of them, nor any before, has a result of.
   std::vector<std::string> take_output(std::uint64_t* unfinished = nullptr);
-  int event_fd() const noexcept { return event_.get(); }
+  int event_fd() const noexcept { return event_.fd(); }
   struct Running {
     std::uint64_t lease = 0;
     std::uint64_t index = 0;
@@ -101,7 +77,7 @@ class WorkerState {
   void signal_locked();
   void flush_locked();
 
-  UniqueFd event_;
+  WakeFd event_;
   std::atomic<double> item_timeout_s_{0};
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -122,6 +98,9 @@ class WorkerState {
 };
 
 // The link's thread function; returns when the worker should leave, with its exit code.
-int run_link(WorkerState& state, const WorkerOptions& options);
+using LinkFunction = int(WorkerState& state, const WorkerOptions& options);
+LinkFunction run_link;  // to a driver
+// run_worker with another link.
+int run_worker(const WorkerOptions& options, LinkFunction& link);
 
 }  // namespace tutti::parallel

@@ -1,11 +1,9 @@
-// Process set-up of a worker: arguments, limits, signals.
+// Process set-up of a worker, with a driver or without: arguments, limits, signals.
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +15,7 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/worker.h"
 #include "tutti/parallel/client.h"
+#include "tutti/parallel/wire/signals.h"
 #include "tutti/parallel/wire/worker_env.h"
 #include "tutti/parallel/worker/command_runner.h"
 #include "tutti/parallel/worker/item_processes.h"
@@ -48,23 +47,6 @@ void restore_open_files() {
   if (before == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || before >= limit.rlim_cur) return;
   limit.rlim_cur = before;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// SIGTERM means "leave after this item" and is heard by the link. A handler and not a blocked signal:
-// what items start would inherit the block and could not be ended.
-int term_event = -1;
-void on_term(int) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(term_event, &one, sizeof one);
-}
-
-void listen_for_term() {
-  term_event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (term_event < 0) throw_errno("cannot make an eventfd", errno);
-  struct sigaction action {};
-  action.sa_handler = on_term;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTERM, &action, nullptr);
 }
 
 }  // namespace
@@ -112,16 +94,15 @@ int worker_main(int argc, char** argv) try {
   }
   register_command_runner();
   answer_for_descendants();
-  listen_for_term();
-  options.term_fd = term_event;
-  ::signal(SIGINT, SIG_IGN);  // Ctrl-C is the driver's business
-  ::signal(SIGPIPE, SIG_IGN);
+  // SIGTERM means "leave after this item" and is heard by the link; Ctrl-C is the driver's business.
+  const SignalWatch signals({SIGTERM}, {SIGINT, SIGPIPE});
+  options.term_fd = signals.fd();
   if (const int nice = static_cast<int>(env_number(worker_env::kNice, 0));
       nice != 0 && ::nice(nice) == -1)
     log::warning("cannot change the nice value by {}", nice);
   bind_to_cpus();
   restore_open_files();
-  return run_worker(options);
+  return run_worker(options, options.async_generation.empty() ? run_link : run_async_link);
 } catch (...) {  // the top of a process: report_and_exit_code sorts them
   return report_and_exit_code();
 }
