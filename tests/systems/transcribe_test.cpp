@@ -114,6 +114,9 @@ TEST_F(Transcribe, WritesSubtitlesAndCtmAndReadsLists) {
     EXPECT_TRUE(fields[0] == "a" || fields[0] == "b");
     EXPECT_LE(std::stod(fields[2]) + std::stod(fields[3]), 2.1);
   }
+  // A file in which nothing is heard is not left out.
+  ask = {"infer", "--model", pack(), "beam_size=30", "penalty=-1000", a};
+  EXPECT_EQ(as("--ctm"), ";; a: no words\n");
 }
 
 TEST_F(Transcribe, SubtitlesOfSeveralFilesAreFilesOfTheirOwn) {

@@ -209,7 +209,8 @@ class Transcriber {
         const auto words = timed_words(found.nbest.at(0));
         if (words.empty() && !found.nbest.at(0).text.empty())
           refuse(sample.uid, "no times: the model has no CTC to tell them");
-        fmt::print("{}", to_ctm(sample.uid, words));
+        else
+          fmt::print("{}", to_ctm(sample.uid, words));
         return;
       }
     }
