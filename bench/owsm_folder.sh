@@ -1,44 +1,55 @@
 #!/usr/bin/env bash
 # OWSM from a folder in ESPnet's layout to hyp.scp, model load included: seconds, and seconds of audio per second.
-#   bench/owsm_folder.sh [folder with the programs] [tiny|medium] [files] [env] [workers]
+#   bench/owsm_folder.sh [folder with the programs] [tiny|medium] [files] [env] [workers] [key: value of the model...]
 # tiny is for a CPU (env local); medium (1.02 billion parameters) with 1,000 files and env local_gpu is the job of the guide to
-# inference at scale. ESPnet's own program reads the same model and wav.scp.
+# inference at scale:
+#   bench/owsm_folder.sh build/bin medium 1000 local_gpu 1 'dtype: bfloat16'
+# DATA names a folder to keep model and sounds in, for the next call. ESPnet's own program reads the same model and wav.scp.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=$(realpath "${1:-build/bin}") size=${2:-tiny} files=${3:-8} env=${4:-local} workers=${5:-1}
 [[ -x $bin/bench_owsm_folder ]] || ninja -C "$bin/.." bench_owsm_folder
-out=$(mktemp -d)
+out=$(mktemp -d) data=${DATA:-}
 trap 'rm -rf "$out"' EXIT
-"$bin/bench_owsm_folder" "$out" --size "$size" --files "$files"
+[[ -n $data ]] || data=$out/data
+[[ -e $data/wav.scp ]] || "$bin/bench_owsm_folder" "$data" --size "$size" --files "$files"
 cat > "$out/inference.yaml" <<YAML
 recipe_dir: $out
 data_dir: $out
 exp_dir: $out/exp
 inference_dir: $out/hyp
 dataset:
-  test: [{name: test, data_src_args: {wav_scp: $out/wav.scp}}]
+  test: [{name: test, data_src_args: {wav_scp: $data/wav.scp}}]
 model:
   _target_: espnet2.bin.s2t_inference.Speech2Text
-  s2t_train_config: $out/model/exp/s2t_train/config.yaml
-  s2t_model_file: $out/model/exp/s2t_train/valid.acc.ave.pth
+  s2t_train_config: $data/model/exp/s2t_train/config.yaml
+  s2t_model_file: $data/model/exp/s2t_train/valid.acc.ave.pth
   lang_sym: <eng>
   task_sym: <asr>
   beam_size: 5
+  ctc_weight: 0.0
   maxlenratio: -32
   device: auto
-batch_size: 16
+$(printf '  %s\n' "${@:6}")
+batch_size: ${BATCH:-64}
 parallel:
   env: $env
   n_workers: $workers
 YAML
+sampler=
+if command -v nvidia-smi > /dev/null; then
+  nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits -lms 100 > "$out/busy" & sampler=$!
+fi
 begin=$EPOCHREALTIME
 "$bin/tutti" infer --config "$out/inference.yaml" --quiet
 now=$EPOCHREALTIME
-seconds=$(python3 - "$out/hyp/test/results.jsonl" <<'PY'
-import json, sys
-print(sum(json.loads(line)["result"].get("seconds", 0) for line in open(sys.argv[1])))
-PY
-)
+[[ -z $sampler ]] || kill "$sampler"
 [[ $(wc -l < "$out/hyp/test/hyp.scp") == "$files" ]]
-awk -v a="$begin" -v b="$now" -v s="$seconds" -v n="$files" -v size="$size" -v env="$env" -v w="$workers" \
-  'BEGIN {t = b - a; printf "OWSM %s, %d files, %.0f s of audio, %s x %d: %.1f s, %.1f s of audio per second\n", size, n, s, env, w, t, s / t}'
+python3 - "$begin" "$now" "$out" "$size, $files files, $env x $workers, ${*:6}" <<'PY'
+import json, os, sys
+begin, end, out, what = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
+audio = sum(json.loads(line)["result"].get("seconds", 0) for line in open(out + "/hyp/test/results.jsonl"))
+busy = [float(line) for line in open(out + "/busy")] if os.path.exists(out + "/busy") else []
+share = ", GPU busy %.0f %% of the time" % (sum(busy) / len(busy)) if busy else ""
+print("OWSM %s: %.0f s of audio in %.1f s, %.1f s of audio per second%s" % (what, audio, end - begin, audio / (end - begin), share))
+PY
