@@ -3,11 +3,14 @@
 #   bench/owsm_folder.sh [folder with the programs] [tiny|medium] [files] [env] [workers] [key: value of the model...]
 # tiny is for a CPU (env local); medium (1.02 billion parameters) with 1,000 files and env local_gpu is the job of the guide to
 # inference at scale:
-#   bench/owsm_folder.sh build/bin medium 1000 local_gpu 1 'dtype: bfloat16'
+#   bench/owsm_folder.sh build/bin medium 1000 local_gpu 1 'dtype: bfloat16' 'beam_size: 5'
+# Without further keys: beam_size: 5.
 # DATA names a folder to keep model and sounds in, for the next call. ESPnet's own program reads the same model and wav.scp.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=$(realpath "${1:-build/bin}") size=${2:-tiny} files=${3:-8} env=${4:-local} workers=${5:-1}
+keys=("${@:6}")
+[[ ${#keys[@]} -gt 0 ]] || keys=('beam_size: 5')
 [[ -x $bin/bench_owsm_folder ]] || ninja -C "$bin/.." bench_owsm_folder
 out=$(mktemp -d) data=${DATA:-}
 trap 'rm -rf "$out"' EXIT
@@ -26,12 +29,10 @@ model:
   s2t_model_file: $data/model/exp/s2t_train/valid.acc.ave.pth
   lang_sym: <eng>
   task_sym: <asr>
-  beam_size: 5
   ctc_weight: 0.0
   maxlenratio: -32
   device: auto
-$(printf '  %s\n' "${@:6}")
-batch_size: ${BATCH:-64}
+$(printf '  %s\n' "${keys[@]}")
 parallel:
   env: $env
   n_workers: $workers
@@ -45,7 +46,7 @@ begin=$EPOCHREALTIME
 now=$EPOCHREALTIME
 [[ -z $sampler ]] || kill "$sampler"
 [[ $(wc -l < "$out/hyp/test/hyp.scp") == "$files" ]]
-python3 - "$begin" "$now" "$out" "$size, $files files, $env x $workers, ${*:6}" <<'PY'
+python3 - "$begin" "$now" "$out" "$size, $files files, $env x $workers, ${keys[*]}" <<'PY'
 import json, os, sys
 begin, end, out, what = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
 audio = sum(json.loads(line)["result"].get("seconds", 0) for line in open(out + "/hyp/test/results.jsonl"))

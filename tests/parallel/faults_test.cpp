@@ -180,6 +180,33 @@ TEST(Runner, BatchesNeverExceedBatchSizeAndKeepTheOrder) {
   }
 }
 
+// Says whether it was told of a batch before it came.
+struct ReadsAhead : BaseRunner {
+  using BaseRunner::BaseRunner;
+  bool reads_ahead() const override { return true; }
+  void expect(std::span<const std::uint64_t> indices, const Env&) const override {
+    coming_.assign(indices.begin(), indices.end());
+  }
+  Json forward(std::uint64_t index, const Env& env) const override {
+    return forward_batch(std::span(&index, 1), env)[0];
+  }
+  std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
+                                  const Env&) const override {
+    const bool told = coming_.size() >= indices.size() &&
+                      std::equal(indices.begin(), indices.end(), coming_.begin());
+    return std::vector<Json>(indices.size(), told && coming_.size() <= 2 * indices.size());
+  }
+  mutable std::vector<std::uint64_t> coming_;
+};
+TUTTI_REGISTER_RUNNER(ReadsAhead);
+
+TEST(Runner, OneThatReadsAheadIsToldOfEveryBatchBeforeItComes) {
+  const CountingProvider provider;
+  ReadsAhead runner(provider);
+  for (const std::uint64_t batch : {1, 4})
+    for (const Json& told : runner(range(40), {.batch_size = batch})) EXPECT_EQ(told, true);
+}
+
 struct DislikesFive : BaseRunner {
   using BaseRunner::BaseRunner;
   Json forward(std::uint64_t index, const Env&) const override {

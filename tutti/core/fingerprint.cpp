@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
+#include "tutti/core/threads.h"
 
 namespace tutti {
 namespace fs = std::filesystem;
@@ -81,22 +83,40 @@ void compare(const Json& was, const Json& is, const std::string& path, std::size
 
 }  // namespace
 
+// Weights have gigabytes: their pieces are read by several threads.
 std::string content_mark(const fs::path& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) return "missing";
   if (!fd) throw_errno("cannot open " + file.string(), errno);
-  std::string buffer(std::size_t{1} << 20, '\0');
-  std::uint64_t size = 0;
-  std::uint32_t crc = 0;
-  for (;;) {
-    const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("cannot read " + file.string(), errno);
-    if (n == 0) break;
-    crc = crc32c({buffer.data(), static_cast<std::size_t>(n)}, crc);
-    size += static_cast<std::uint64_t>(n);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) throw_errno("cannot read " + file.string(), errno);
+  struct Part {
+    std::uint32_t crc = 0;
+    std::uint64_t size = 0;
+  };
+  constexpr std::uint64_t kPart = std::uint64_t{64} << 20;
+  std::vector<Part> parts(static_cast<std::size_t>(info.st_size) / kPart + 1);
+  in_threads(parts.size(), threads_at_most(8), [&](std::size_t i) {
+    std::string buffer(std::size_t{1} << 20, '\0');
+    const bool is_last = i + 1 == parts.size();  // whatever was appended meanwhile is its
+    while (is_last || parts[i].size < kPart) {
+      const std::uint64_t left = is_last ? buffer.size() : kPart - parts[i].size;
+      const ssize_t n =
+          ::pread(fd.get(), buffer.data(), std::min<std::uint64_t>(buffer.size(), left),
+                  static_cast<off_t>(i * kPart + parts[i].size));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw_errno("cannot read " + file.string(), errno);
+      if (n == 0) break;
+      parts[i].crc = crc32c({buffer.data(), static_cast<std::size_t>(n)}, parts[i].crc);
+      parts[i].size += static_cast<std::uint64_t>(n);
+    }
+  });
+  Part whole;
+  for (const Part& part : parts) {
+    whole.crc = crc32c_combine(whole.crc, part.crc, part.size);
+    whole.size += part.size;
   }
-  return fmt::format("{}{:08x} of {} bytes", kContent, crc, size);
+  return fmt::format("{}{:08x} of {} bytes", kContent, whole.crc, whole.size);
 }
 
 Fingerprint& Fingerprint::add(const std::string& name, const Json& value, const Places& places) {

@@ -45,6 +45,11 @@ class BaseRunner {
   // One result per index, in order. Called instead of forward when the run has batch_size > 1.
   virtual std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
                                           const Env& env) const;
+  // A runner that reads ahead is told what comes before it comes: the items of the batch at hand,
+  // then those after it that this worker has been given, about as many again. Some of them may go
+  // to another worker after all. Must return at once.
+  virtual bool reads_ahead() const { return false; }
+  virtual void expect(std::span<const std::uint64_t> /*indices*/, const Env& /*env*/) const {}
 
   // ---- on the driver
   // Order hint: items are started by falling cost (long utterances first, batches of like length).

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
 #include <thread>
 
 #include "tutti/config/plugin.h"
@@ -13,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/progress.h"
 #include "tutti/core/text.h"
+#include "tutti/core/threads.h"
 #include "tutti/data/sources.h"
 
 namespace tutti::systems {
@@ -86,27 +84,11 @@ void write_manifest(const std::filesystem::path& path, const std::vector<Json>& 
 
 void for_each_parallel(std::string_view what, std::size_t count,
                        const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;  // guarded by mutex
   ProgressBar progress(std::string(what), count);
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {  // carried to the caller; the other threads stop at their next item
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = count;
-      }
-      progress.add();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t)
-    threads.emplace_back(loop);
-  for (auto& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  in_threads(count, std::max(1U, std::thread::hardware_concurrency()), [&](std::size_t i) {
+    work(i);
+    progress.add();
+  });
 }
 
 }  // namespace tutti::systems

@@ -20,6 +20,7 @@
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/pack.h"
+#include "tutti/systems/read_ahead.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {
@@ -55,7 +56,12 @@ class DecodeProvider : public parallel::EnvironmentProvider {
   using EnvironmentProvider::EnvironmentProvider;
   void build_env(parallel::Env& env) const override {
     std::shared_ptr<ItemModel> model = load_item_model(config());
-    env.put("dataset", open_test_sets(config(), params().at("data_dir"), model->sample_rate()));
+    const auto sets = open_test_sets(config(), params().at("data_dir"), model->sample_rate());
+    env.put("samples", std::make_shared<ReadAhead>([sets, model](std::uint64_t index) {
+              data::Sample sample = sets->read(index);
+              model->prepare(sample);
+              return sample;
+            }));
     env.put("model", std::move(model));
   }
 };
@@ -69,16 +75,16 @@ class DecodeRunner : public parallel::BaseRunner {
     return forward_batch(std::span(&index, 1), env)[0];
   }
 
+  // The next batch is read while this one is decoded.
+  bool reads_ahead() const override { return true; }
+  void expect(std::span<const std::uint64_t> indices, const parallel::Env& env) const override {
+    env.get<ReadAhead>("samples").expect(indices);
+  }
+
   std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
                                   const parallel::Env& env) const override {
-    const auto& dataset = env.get<TestSets>("dataset");
-    auto& model = env.get<ItemModel>("model");
-    std::vector<data::Sample> samples;
-    for (const std::uint64_t index : indices) {
-      samples.push_back(dataset.read(index));
-      model.prepare(samples.back());
-    }
-    std::vector<Json> results = model.run(samples);
+    const std::vector<data::Sample> samples = env.get<ReadAhead>("samples").take(indices);
+    std::vector<Json> results = env.get<ItemModel>("model").run(samples);
     for (std::size_t i = 0; i < samples.size(); ++i)
       results[i]["seconds"] = round_decimals(
           static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate),
@@ -217,6 +223,17 @@ void try_model(const config::Node& inference) {
           : config::with_key(inference, "model", config::with_key(model, "device", "cpu")));
 }
 
+// Where nobody says how many utterances go together, a small set is still enough for several GPUs.
+// By the data alone: results must not depend on how many workers there are.
+std::size_t batch_for(const config::Node& inference, std::size_t num_utterances) {
+  if (!custom_name(inference["runner"]).empty())
+    return inference["batch_size"].value_or<std::size_t>(1);
+  const std::size_t most = batch_size_of(inference);
+  if (!inference["batch_size"].is_null() || !inference["model"]["batch_size"].is_null())
+    return most;
+  return std::clamp<std::size_t>(num_utterances / 8, 1, most);
+}
+
 struct SetReport {
   std::string name;
   fs::path folder;
@@ -256,7 +273,7 @@ void infer(const StageContext& context) {
     const auto& [name, dataset] = sets->sets[s];
     const auto runner = make_runner(inference, *provider);
     parallel::RunOptions options;
-    options.batch_size = batch_size_of(inference);
+    options.batch_size = batch_for(inference, dataset->size());
     options.output_dir = inference_dir / name;
     options.fingerprint = set_inputs(inference, *sets, s, data_dir);
     options.redo_if_changed = true;

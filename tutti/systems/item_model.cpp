@@ -105,6 +105,18 @@ config::Node model_block(const config::Node& inference) {
   return device.empty() ? model : config::with_key(model, "device", device);
 }
 
+// Utterances together where nobody says how many: enough to keep a GPU busy with a model of a
+// billion parameters. Where its memory ends before, batches are halved (speech2text.h).
+constexpr std::size_t kTogetherOnGpu = 128;
+
+// Whether the config itself says that it decodes on a GPU; the machine it is read on may have none.
+bool is_for_gpu(const config::Node& inference) {
+  const config::Node device = model_block(inference)["device"];
+  if (device.is_scalar() && device.raw() != "auto") return device.raw().starts_with("cuda");
+  const config::Node env = inference["parallel"]["env"];
+  return env.is_scalar() && env.raw() == "local_gpu";
+}
+
 }  // namespace
 
 void try_packed_recognizer(const std::filesystem::path& folder) {
@@ -135,7 +147,8 @@ bool is_torchscript(const config::Node& model) {
 std::size_t batch_size_of(const config::Node& inference) {
   const config::Node own = inference["batch_size"];
   if (!own.is_null() || is_torchscript(inference["model"])) return own.value_or<std::size_t>(1);
-  return inference["model"]["batch_size"].value_or<std::size_t>(1);
+  const std::size_t by_itself = is_for_gpu(inference) ? kTogetherOnGpu : 1;
+  return inference["model"]["batch_size"].value_or(by_itself);
 }
 
 std::unique_ptr<ItemModel> load_item_model(const config::Node& inference) {

@@ -75,7 +75,8 @@ Recognizer build(const config::Node& training, const speech::ModelFolder& source
   const speech::AsrSettings asr = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
   complete_options(training, asked, options);
-  speech::AsrModel network(speech::Build{}, asr);
+  // Made where it will work, and without first weights: drawing a billion of them takes ten seconds.
+  speech::AsrModel network(speech::Build{speech::parse_device(options.device), false}, asr);
   speech::load_published_weights(*network, read_weights(weights), weights.string());
   Recognizer out;
   out.sample_rate = asr.frontend.fs;

@@ -146,6 +146,11 @@ class Compute {
     errors_.assign(batch.indices.size(), "");
     std::string error;
     try {
+      if (runner_ && runner_->reads_ahead()) {
+        std::vector<std::uint64_t> coming = batch.indices;
+        state_.peek(batch_size_, coming);
+        runner_->expect(coming, *env_);
+      }
       if (batch.indices.size() > 1) {
         run_together(batch.indices);
       } else if (batch_size_ > 1) {

@@ -117,6 +117,16 @@ WorkerState::Next WorkerState::wait(std::uint64_t batch_size, JobOrder& job, Bat
   return Next::kBatch;
 }
 
+void WorkerState::peek(std::size_t max_items, std::vector<std::uint64_t>& indices) const {
+  const std::lock_guard lock(mutex_);
+  for (const QueuedLease& lease : leases_)
+    for (std::size_t r = lease.at; r < lease.unstarted.size(); ++r)
+      for (std::uint64_t i = 0; i < lease.unstarted[r].count; ++i, --max_items) {
+        if (max_items == 0) return;
+        indices.push_back(lease.unstarted[r].first + i);
+      }
+}
+
 void WorkerState::add_result(const BatchOrder& batch, const wire::ResultRecord& record, bool last) {
   // A result waits at most about a millisecond for others to share its message.
   constexpr auto kMaxDelay = std::chrono::milliseconds(1);

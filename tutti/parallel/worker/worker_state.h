@@ -55,6 +55,8 @@ class WorkerState {
   };
   enum class Next { kStop, kJob, kBatch };
   Next wait(std::uint64_t batch_size, JobOrder& job, BatchOrder& batch);
+  // Appends the items that would come next, at most so many.
+  void peek(std::size_t max_items, std::vector<std::uint64_t>& indices) const;
   void add_result(const BatchOrder& batch, const wire::ResultRecord& record, bool last);
   // The running batch gets no result; it is somebody else's again.
   void abandon_running();

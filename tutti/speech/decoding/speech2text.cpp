@@ -142,6 +142,8 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
     beam_search_ = std::make_unique<BeamSearch>(search_model(model_, lm), std::move(search));
   }
   seconds_per_frame_ = static_cast<double>(samples_per_frame(model_)) / sample_rate(model_);
+  budget_ = {options_.batch_size,
+             static_cast<std::int64_t>(options_.batch_seconds * sample_rate(model_))};
 }
 
 Speech2Text::~Speech2Text() = default;
@@ -220,9 +222,7 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
 
 void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
                              const std::function<void(const std::vector<std::size_t>&)>& run) {
-  const BatchBudget budget{options_.batch_size,
-                           static_cast<std::int64_t>(options_.batch_seconds * sample_rate(model_))};
-  for_each_batch(lengths, budget, [&](const std::vector<std::size_t>& positions) {
+  for_each_batch(lengths, budget_, [&](const std::vector<std::size_t>& positions) {
     try {
       run(positions);
     } catch (const std::exception& error) {
@@ -245,6 +245,31 @@ std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
   return std::vector<bool>(rows, rows + fine_U.numel());
 }
 
+// (items, longest) on the device. Silence up to `longest` is made there: an OWSM window is mostly
+// that, and copying it would take longer than encoding it.
+torch::Tensor Speech2Text::padded(const std::vector<Waveform>& waveforms,
+                                  const std::vector<std::size_t>& items,
+                                  std::int64_t longest) const {
+  std::int64_t heard = 1;
+  for (const std::size_t item : items)
+    heard = std::max(heard, std::min(static_cast<std::int64_t>(waveforms[item].size()), longest));
+  const auto rows = static_cast<std::int64_t>(items.size());
+  torch::Tensor host =
+      torch::empty({rows, heard}, torch::dtype(torch::kFloat32).pinned_memory(device_.is_cuda()));
+  float* to = host.data_ptr<float>();
+  at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const Waveform samples = waveforms[items[static_cast<std::size_t>(row)]];
+      const auto count = std::min(static_cast<std::int64_t>(samples.size()), heard);
+      std::copy_n(samples.data(), count, to + row * heard);
+      std::fill_n(to + row * heard + count, heard - count, 0.0F);
+    }
+  });
+  // The pinned memory is torch's to reuse, once the copy is over.
+  const torch::Tensor speech = host.to(device_, /*non_blocking=*/true);
+  return heard < longest ? torch::constant_pad_nd(speech, {0, longest - heard}) : speech;
+}
+
 Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
                             const std::vector<std::size_t>& items,
                             const std::vector<bool>& is_first) {
@@ -256,22 +281,16 @@ Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
     longest = std::max(longest, lengths.back());
   }
   const std::int64_t width = width_of(model_);
-  torch::Tensor host = torch::zeros({static_cast<std::int64_t>(items.size()), longest});
-  for (std::size_t row = 0; row < items.size(); ++row) {
-    const Waveform samples = waveforms[items[row]];
-    std::copy_n(samples.data(),
-                std::min<std::size_t>(samples.size(), static_cast<std::size_t>(longest)),
-                host.data_ptr<float>() + static_cast<std::int64_t>(row) * longest);
-  }
+  torch::Tensor speech = padded(waveforms, items, longest);
   if (width > 1) {
-    host = host.view({host.size(0), longest / width, width});
+    speech = speech.view({speech.size(0), longest / width, width});
     for (std::int64_t& length : lengths) length /= width;
   }
-  if (!is_owsm_ctc()) return model_->encode(host.to(device_), lengths);
+  if (!is_owsm_ctc()) return model_->encode(speech, lengths);
   std::vector<bool> knows_previous;
   for (const std::size_t item : items) knows_previous.push_back(is_first.empty() || is_first[item]);
   const AsrPrompt prompt = owsm_ctc_prompt(knows_previous);
-  return model_->encode(host.to(device_), lengths, &prompt);
+  return model_->encode(speech, lengths, &prompt);
 }
 
 void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/speech/decoding/batching.h"
 #include "tutti/speech/decoding/beam_search.h"
 #include "tutti/speech/decoding/owsm.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
@@ -138,6 +139,8 @@ class Speech2Text {
   std::vector<Recognised> decode_with_context(const std::vector<Waveform>& waveforms);
   void in_batches(const std::vector<std::int64_t>& lengths,
                   const std::function<void(const std::vector<std::size_t>&)>& run);
+  torch::Tensor padded(const std::vector<Waveform>& waveforms,
+                       const std::vector<std::size_t>& items, std::int64_t longest) const;
   // `is_first`, by waveform: whether text_prev is what was said before it (OWSM-CTC); empty: of all.
   Encoded encode(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
                  const std::vector<bool>& is_first = {});
@@ -150,6 +153,7 @@ class Speech2Text {
   std::unique_ptr<OwsmSearch> owsm_;         // null: not an OWSM model
   OwsmCall owsm_call_;                       // how the next window is decoded
   double seconds_per_frame_ = 0;
+  BatchBudget budget_;  // what has turned out to fit
 };
 
 // "auto" (the GPU this process was given, else the CPU), cpu, cuda or cuda:N. Throws ConfigError.

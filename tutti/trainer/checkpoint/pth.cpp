@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/threads.h"
 #include "tutti/trainer/checkpoint/pickle.h"
 
 namespace tutti::trainer {
@@ -123,10 +125,27 @@ PicklePtr read_pickle(const fs::path& path) {
   return unpickle({static_cast<const char*>(pickle.get()), pickle_bytes}, load, path.string());
 }
 
+// Large files are read by several threads, each with an archive of its own (a reader has one
+// position): copying and checksums take longer than the disk does.
 TensorMap read_pth(const fs::path& path) {
-  const PthFile file(path);
+  const PthFile first(path);
   TensorMap tensors;
-  for (const auto& [name, spec] : file.specs()) tensors[name] = file.read(name);
+  std::vector<std::pair<const std::string*, at::Tensor*>> wanted;
+  std::uint64_t total = 0;
+  for (const auto& [name, spec] : first.specs()) {
+    wanted.emplace_back(&name, &tensors[name]);
+    total += spec.num_bytes();
+  }
+  constexpr std::uint64_t kWorthAThread = std::uint64_t{64} << 20;
+  const std::size_t readers = std::min<std::size_t>(
+      threads_at_most(8), static_cast<std::size_t>(total / kWorthAThread) + 1);
+  std::atomic<std::size_t> next{0};
+  in_threads(readers, readers, [&](std::size_t reader) {
+    const std::unique_ptr<PthFile> own = reader > 0 ? std::make_unique<PthFile>(path) : nullptr;
+    const PthFile& file = own ? *own : first;
+    for (std::size_t i = next++; i < wanted.size(); i = next++)
+      *wanted[i].second = file.read(*wanted[i].first);
+  });
   return tensors;
 }
 

@@ -1,0 +1,84 @@
+#include "tutti/systems/read_ahead.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "tutti/core/threads.h"
+
+namespace tutti::systems {
+
+ReadAhead::ReadAhead(Read read) : read_(std::move(read)) {
+  // Enough for the fastest GPU (500 files a second); more would only take turns at the disk.
+  for (std::size_t t = 0; t < threads_at_most(8); ++t) threads_.emplace_back([this] { work(); });
+}
+
+ReadAhead::~ReadAhead() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_there_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ReadAhead::want_locked(std::uint64_t index) {
+  auto& slot = slots_[index];
+  if (slot) return;
+  slot = std::make_shared<Slot>();
+  queue_.push_back(index);
+}
+
+void ReadAhead::expect(std::span<const std::uint64_t> indices) {
+  {
+    const std::lock_guard lock(mutex_);
+    const std::set<std::uint64_t> wanted(indices.begin(), indices.end());
+    std::erase_if(slots_, [&](const auto& entry) { return !wanted.contains(entry.first); });
+    std::erase_if(queue_, [&](std::uint64_t index) { return !wanted.contains(index); });
+    for (const std::uint64_t index : indices) want_locked(index);
+  }
+  work_there_.notify_all();
+}
+
+std::vector<data::Sample> ReadAhead::take(std::span<const std::uint64_t> indices) {
+  std::vector<data::Sample> samples;
+  std::unique_lock lock(mutex_);
+  for (const std::uint64_t index : indices) want_locked(index);
+  work_there_.notify_all();
+  std::exception_ptr error;
+  for (const std::uint64_t index : indices) {
+    const std::shared_ptr<Slot> slot = slots_.at(index);
+    slot_done_.wait(lock, [&] { return slot->done; });
+    if (!error) error = slot->error;
+    samples.push_back(std::move(slot->sample));
+  }
+  for (const std::uint64_t index : indices) slots_.erase(index);
+  if (error) std::rethrow_exception(error);
+  return samples;
+}
+
+void ReadAhead::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_there_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const std::uint64_t index = queue_.front();
+    queue_.pop_front();
+    const std::shared_ptr<Slot> slot = slots_.at(index);
+    lock.unlock();
+    data::Sample sample;
+    std::exception_ptr error;
+    try {
+      sample = read_(index);
+    } catch (...) {  // thrown by take(), to whom it concerns
+      error = std::current_exception();
+    }
+    lock.lock();
+    slot->sample = std::move(sample);
+    slot->error = error;
+    slot->done = true;
+    slot_done_.notify_all();
+  }
+}
+
+}  // namespace tutti::systems
