@@ -21,6 +21,7 @@
 #include "tutti/parallel/backends/backend.h"
 #include "tutti/parallel/client.h"
 #include "tutti/parallel/folder/beat_watch.h"
+#include "tutti/parallel/folder/other_writers.h"
 #include "tutti/parallel/wire/job_spec.h"
 #include "tutti/parallel/wire/process_identity.h"
 
@@ -101,23 +102,5 @@ std::filesystem::path worker_note_path(const std::filesystem::path& async_folder
 std::vector<WorkerNote> read_worker_notes(const std::filesystem::path& async_folder);
 std::optional<WorkerNote> read_worker_note(const std::filesystem::path& async_folder,
                                            const std::string& name);
-
-// Which records of the workers' journals count (see board.h).
-class AsyncFence {
- public:
-  // Empty when the folder has no asynchronous run.
-  static std::optional<AsyncFence> load(const std::filesystem::path& output_folder);
-  // `journal` is the file's stem, "async-NAME".
-  bool accepts(const std::string& journal, std::uint64_t index, std::uint64_t offset) const;
-
- private:
-  struct Span {
-    std::string journal;
-    std::uint64_t start = 0;
-    std::uint64_t cut = 0;
-  };
-  std::vector<std::uint32_t> piece_of_;      // by index; 0: none
-  std::vector<std::vector<Span>> accepted_;  // by piece
-};
 
 }  // namespace tutti::parallel

@@ -18,6 +18,7 @@
 
 #include "tutti/parallel/async/job.h"
 #include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/folder/other_writers.h"
 #include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
@@ -70,14 +71,5 @@ void take_out_of_queue(const std::filesystem::path& output_folder, const AsyncJo
 
 // Asks for a job like the ones before, from inside the run: what a worker does before its walltime.
 void submit_successor(const std::filesystem::path& output_folder, const AsyncJob& job);
-
-// Takes what an asynchronous run has done into `journal` and removes the rest of it. Throws IoError
-// when its workers are alive. REQUIRES: the folder's lock is held.
-void absorb_async(const std::filesystem::path& output_folder, std::uint64_t fingerprint_hash,
-                  JournalWriter& journal);
-// Throws IoError when workers of an asynchronous run are at work in the folder or waiting to be.
-void refuse_if_async_alive(const std::filesystem::path& output_folder);
-// Forgets an asynchronous run: its claims, then its journals.
-void remove_async(const std::filesystem::path& output_folder);
 
 }  // namespace tutti::parallel

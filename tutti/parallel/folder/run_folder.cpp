@@ -15,8 +15,8 @@
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/large_result.h"
+#include "tutti/parallel/folder/other_writers.h"
 #include "tutti/parallel/wire/ranges.h"
 
 namespace tutti::parallel {
