@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "tests/trainer/toy.h"
@@ -109,6 +110,34 @@ TEST_F(Cuda, GradientsThatAreNotFiniteNeverReachTheWeightsAndEndTheRun) {
     for (const auto& [name, p] : model.named_parameters())
       EXPECT_TRUE(p.isfinite().all().item<bool>()) << name;
   }
+}
+
+// The same steps are left out on a CPU and on a GPU, with a loss scale and without.
+TEST_F(Cuda, LossesThatAreNotNumbersDropTheSameStepsAsOnACpu) {
+  class Sometimes final : public toy::Model {
+   public:
+    StepOutput training_step(const Batch& batch) override {
+      StepOutput out = toy::Model::training_step(batch);
+      if (calls_++ % 50 == 7) out.loss = out.loss * std::nan("");
+      return out;
+    }
+
+   private:
+    int calls_ = 0;
+  };
+  settings.device = "cpu";
+  Sometimes on_cpu;
+  const at::Tensor expected = fit_and_take_weights(on_cpu);
+  ASSERT_EQ(result.skipped_steps, 4);
+  settings.device = "cuda:0";
+  Sometimes on_gpu;
+  EXPECT_LT((fit_and_take_weights(on_gpu) - expected).abs().max().item<double>(), 1e-4);
+  EXPECT_EQ(result.skipped_steps, 4);
+  settings.precision = PrecisionMode::k16Mixed;
+  Sometimes scaled;
+  EXPECT_TRUE(fit_and_take_weights(scaled).isfinite().all().item<bool>());
+  EXPECT_GE(result.skipped_steps, 4);
+  EXPECT_LE(result.skipped_steps, 10);  // the first loss scale may be too large for some
 }
 
 TEST_F(Cuda, HalfPrecisionDropsOverflowingStepsAndLowersTheScale) {

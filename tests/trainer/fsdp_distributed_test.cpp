@@ -13,28 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-// The weights of a sharded run: every rank wrote its parts of the flattened parameters.
-TensorMap train_sharded(const fs::path& dir, int world_size, Words words) {
-  make_folders(dir);
-  words.push_back("strategy=fsdp");
-  Ranks ranks = start(dir, world_size, words);
-  expect_all_ok(ranks);
-  TensorMap whole;
-  std::vector<TensorMap> parts;
-  for (int rank = 0; rank < world_size; ++rank) parts.push_back(final_weights(dir, rank));
-  for (const auto& [name, part] : parts[0]) {
-    std::vector<at::Tensor> pieces;
-    for (const TensorMap& of_rank : parts) pieces.push_back(of_rank.at(name));
-    whole[name] = at::cat(pieces);
-  }
-  return whole;
-}
-
-TensorMap flattened(TensorMap tensors) {
-  for (auto& [name, tensor] : tensors) tensor = tensor.reshape({-1});
-  return tensors;
-}
-
 std::vector<double> gradient_norms(const fs::path& dir) {
   std::vector<double> out;
   for (const std::string& line : split(read_file(dir / "metrics.jsonl"), '\n')) {
@@ -92,14 +70,6 @@ TEST(Fsdp, UnitsByClassGiveTheSame) {
             1e-12);
 }
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-const Words kDeep = {"depth=3",    "width=8", "unit_class=Block", "steps=12",
-                     "batches=64", "batch=4", "clip=0.5"};
-
 TEST(Fsdp, EveryKindOfShardingGivesTheSame) {
   TempFolder folder;
   const auto ddp = flattened(train(folder.path() / "ddp", 4, kDeep));
@@ -138,21 +108,6 @@ TEST(Fsdp, GatheringInTheComputingTypeIsMixedPrecisionAsUsual) {
   const double difference = largest_difference(plain, reduced);
   EXPECT_GT(difference, 0);
   EXPECT_LT(difference, 2e-2);
-}
-
-TensorMap last_checkpoint(const fs::path& dir, const std::string& file) {
-  return read_safetensors(dir / "checkpoints" / "last" / file);
-}
-
-// 16 examples per step however many ranks share them, so that all runs see the same data.
-Words checkpointed_run(int accumulate, int steps) {
-  return {"batches=40",
-          "batch=4",
-          "checkpoints=1",
-          "ema=1",
-          "clip=0.3",
-          "accum=" + std::to_string(accumulate),
-          "steps=" + std::to_string(steps)};
 }
 
 TEST(FsdpCheckpoint, SavedWithFourRanksResumedWithTwoOfDdpAndBack) {

@@ -26,6 +26,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/launch/rank.h"
+#include "tutti/trainer/collectives/trial.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/world.h"
@@ -218,6 +219,7 @@ int run(const Options& options) {
   meeting.backend = options.text("backend", "auto");
   meeting.heartbeat_timeout = std::stod(options.text("heartbeat_timeout", "4"));
   World world = join_world(rank, meeting);
+  if (options.number("trial", 0)) check_collectives(world, at::Device(device));
   const std::string fault = options.text("fault", "");
   const bool odd = rank.rank == options.number("fault_rank", -1);
 

@@ -87,6 +87,52 @@ inline TensorMap train(const fs::path& dir, int world_size, const Words& words) 
   return final_weights(dir);
 }
 
+inline Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// The weights of a sharded run: every rank wrote its parts of the flattened parameters.
+inline TensorMap train_sharded(const fs::path& dir, int world_size, Words words) {
+  make_folders(dir);
+  words.push_back("strategy=fsdp");
+  Ranks ranks = start(dir, world_size, words);
+  expect_all_ok(ranks);
+  TensorMap whole;
+  std::vector<TensorMap> parts;
+  for (int rank = 0; rank < world_size; ++rank) parts.push_back(final_weights(dir, rank));
+  for (const auto& [name, part] : parts[0]) {
+    std::vector<at::Tensor> pieces;
+    for (const TensorMap& of_rank : parts) pieces.push_back(of_rank.at(name));
+    whole[name] = at::cat(pieces);
+  }
+  return whole;
+}
+
+inline TensorMap flattened(TensorMap tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.reshape({-1});
+  return tensors;
+}
+
+// Something worth cutting into units.
+inline const Words kDeep = {"depth=3",    "width=8", "unit_class=Block", "steps=12",
+                            "batches=64", "batch=4", "clip=0.5"};
+
+inline TensorMap last_checkpoint(const fs::path& dir, const std::string& file) {
+  return read_safetensors(dir / "checkpoints" / "last" / file);
+}
+
+// 16 examples per step however many ranks share them, so that all runs see the same data.
+inline Words checkpointed_run(int accumulate, int steps) {
+  return {"batches=40",
+          "batch=4",
+          "checkpoints=1",
+          "ema=1",
+          "clip=0.3",
+          "accum=" + std::to_string(accumulate),
+          "steps=" + std::to_string(steps)};
+}
+
 // Starts two ranks with a fault on rank 1 and returns rank 0's last words.
 inline std::string fault_seen_by_rank_zero(const std::string& fault, const Words& more = {},
                                            bool rank_one_hangs = false) {

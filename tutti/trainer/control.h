@@ -14,8 +14,8 @@
 
 namespace tutti::trainer {
 
-// Used by the loop thread only, except check_peers: any thread. Every call that waits throws
-// CommError naming the missing rank and what it was last doing.
+// Used by the loop thread only; check_peers, still_waiting and fail by any. Every call that waits
+// throws CommError naming the missing rank and what it was last doing.
 class Control {
  public:
   virtual ~Control() = default;

@@ -23,6 +23,7 @@ class PlaneControl final : public Control {
   int rank() const override { return plane_->rank().rank; }
   int world_size() const override { return plane_->rank().world_size; }
   std::vector<std::string> all_gather(const std::string& what, const std::string& blob) override {
+    std::lock_guard lock(gathering_);
     return plane_->all_gather(blob, what);
   }
   void set_phase(const std::string& phase) override { plane_->set_phase(phase); }
@@ -40,6 +41,7 @@ class PlaneControl final : public Control {
     }
   }
   void still_waiting(const std::string& what) override {
+    std::lock_guard lock(gathering_);
     // Those that wait as well answer at once; the hub names the others.
     const auto all = plane_->all_gather(what, "an operation between ranks", launch::Timeout(5));
     std::vector<std::string> lines;
@@ -52,6 +54,7 @@ class PlaneControl final : public Control {
   void finish() override { plane_->finish(); }
 
  private:
+  std::mutex gathering_;  // a GPU's overseer asks who is missing while the loop is stuck
   std::shared_ptr<launch::ControlPlane> plane_;
 };
 

@@ -3,6 +3,11 @@
 //
 // Communicators are non-blocking: a peer that never comes leaves calls "in progress" instead of
 // stuck, and abort() (called by the side channel when a rank is lost) releases kernels that wait.
+//
+// A rank that is alive but does not come leaves kernels waiting, and hosts that wait for their GPU
+// (for a loss, a norm) ask nobody. So each communicator has a thread that looks how old its oldest
+// unfinished operation is; after trainer.timeout it asks the side channel who is missing, which ends
+// the run on all ranks.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -16,7 +21,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <thread>
 #endif
 
@@ -54,11 +63,12 @@ struct Api {
 };
 
 Api load_api() {
-  void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+  const char* chosen = std::getenv("TUTTI_NCCL_LIBRARY");
+  void* library = ::dlopen(chosen && *chosen ? chosen : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    throw ConfigError(
-        fmt::format("cannot load NCCL: {}", ::dlerror()),
-        "install NCCL (libnccl2), or set LD_LIBRARY_PATH to the folder of libnccl.so.2");
+    throw ConfigError(fmt::format("cannot load NCCL: {}", ::dlerror()),
+                      "install NCCL (libnccl2), or set LD_LIBRARY_PATH to the folder of "
+                      "libnccl.so.2, or TUTTI_NCCL_LIBRARY to the file");
   Api api{};
   const auto find = [library](auto& function, const char* name) {
     function = reinterpret_cast<std::decay_t<decltype(function)>>(::dlsym(library, name));
@@ -104,17 +114,77 @@ int nccl_type(at::ScalarType type) {
 // Done when queued: whoever uses the result on the current stream waits for the event there.
 class NcclWork final : public Work {
  public:
-  NcclWork(at::cuda::CUDAEvent event, std::atomic<bool>& aborted)
+  NcclWork(std::shared_ptr<at::cuda::CUDAEvent> event, std::atomic<bool>& aborted)
       : event_(std::move(event)), aborted_(aborted) {}
   bool wait_for(std::chrono::milliseconds) override {
     if (aborted_) throw CommError("nccl: aborted because another rank failed");
-    event_.block(c10::cuda::getCurrentCUDAStream());
+    event_->block(c10::cuda::getCurrentCUDAStream());
     return true;
   }
 
  private:
-  at::cuda::CUDAEvent event_;
+  std::shared_ptr<at::cuda::CUDAEvent> event_;  // shared with the overseer
   std::atomic<bool>& aborted_;
+};
+
+// Looks after operations that were queued: one that has not ended after the control's timeout ends
+// the run.
+class Overseer {
+ public:
+  Overseer(Control& control, at::Device device)
+      : control_(control), device_(device), thread_([this] { run(); }) {}
+  ~Overseer() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void add(std::string what, std::shared_ptr<at::cuda::CUDAEvent> done) {
+    std::lock_guard lock(mutex_);
+    queued_.push_back({std::move(what), std::move(done), Clock::now()});
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Queued {
+    std::string what;
+    std::shared_ptr<at::cuda::CUDAEvent> done;
+    Clock::time_point since;
+  };
+
+  void run() {
+    try {
+      oversee();
+    } catch (const std::exception&) {  // of the GPU itself, which the loop's next call reports
+    }
+  }
+  void oversee() {
+    const c10::cuda::CUDAGuard guard(device_);
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopping_; })) {
+      while (!queued_.empty() && queued_.front().done->query()) queued_.pop_front();
+      if (queued_.empty() || Clock::now() - queued_.front().since < control_.timeout()) continue;
+      const std::string what = queued_.front().what;
+      lock.unlock();
+      try {
+        control_.check_peers(std::chrono::milliseconds(0));
+        control_.still_waiting(what);
+      } catch (const std::exception& error) {
+        control_.fail(error.what());  // all ranks hear it, and abort what they wait for
+      }
+      return;
+    }
+  }
+
+  Control& control_;
+  at::Device device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;      // guarded by mutex_
+  std::deque<Queued> queued_;  // guarded by mutex_
+  std::thread thread_;         // last: it uses the others
 };
 
 class NcclCollectives final : public Collectives {
@@ -134,45 +204,48 @@ class NcclCollectives final : public Collectives {
       std::memcpy(id.bytes, bytes.data(), std::min(bytes.size(), sizeof(id.bytes)));
     }
     Config config;
-    const Result result = api_.init_rank_config(&comm_, world_size, id, rank, &config);
-    if (result != kSuccess && result != kInProgress) check(result, "ncclCommInitRankConfig");
+    check(api_.init_rank_config(&comm_, world_size, id, rank, &config), "ncclCommInitRankConfig");
     while (state() == kInProgress) {
       control.check_peers(std::chrono::milliseconds(0));
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     check(state(), "ncclCommInitRankConfig");
+    overseer_ = std::make_unique<Overseer>(control, device_);
   }
   ~NcclCollectives() override {
+    overseer_.reset();
     // Abort also frees; everything queued was waited for by the loop.
     abort();
   }
 
   WorkPtr all_reduce(at::Tensor flat) override {
-    return enqueue(flat, flat, [&] {
+    return enqueue("all_reduce", flat, flat, [&] {
       return api_.all_reduce(flat.data_ptr(), flat.data_ptr(), numel(flat),
                              nccl_type(flat.scalar_type()), kSum, comm_, stream_.stream());
     });
   }
   WorkPtr broadcast(at::Tensor flat, int root) override {
-    return enqueue(flat, flat, [&] {
+    return enqueue("broadcast", flat, flat, [&] {
       return api_.broadcast(flat.data_ptr(), flat.data_ptr(), numel(flat),
                             nccl_type(flat.scalar_type()), root, comm_, stream_.stream());
     });
   }
   WorkPtr all_gather(at::Tensor out, at::Tensor in) override {
-    return enqueue(out, in, [&] {
+    return enqueue("all_gather", out, in, [&] {
       return api_.all_gather(in.data_ptr(), out.data_ptr(), numel(in), nccl_type(in.scalar_type()),
                              comm_, stream_.stream());
     });
   }
   WorkPtr reduce_scatter(at::Tensor out, at::Tensor in) override {
-    return enqueue(out, in, [&] {
+    return enqueue("reduce_scatter", out, in, [&] {
       return api_.reduce_scatter(in.data_ptr(), out.data_ptr(), numel(out),
                                  nccl_type(in.scalar_type()), kSum, comm_, stream_.stream());
     });
   }
   void abort() noexcept override {
-    if (!aborted_.exchange(true)) api_.abort(comm_);
+    // Not in the middle of a call of the loop's thread, none of which waits for another rank.
+    std::lock_guard lock(calling_);
+    if (!aborted_.exchange(true) && comm_) api_.abort(comm_);
   }
   std::string name() const override { return "nccl"; }
 
@@ -182,8 +255,14 @@ class NcclCollectives final : public Collectives {
   }
   Result state() {
     Result state = kSuccess;
-    check(api_.get_async_error(comm_, &state), "ncclCommGetAsyncError");
+    call([&] { return api_.get_async_error(comm_, &state); }, "ncclCommGetAsyncError");
     return state;
+  }
+  // Abort frees the communicator, so nothing may be called after it, nor beside it.
+  template <class Call>
+  void call(Call function, const char* what) {
+    std::lock_guard lock(calling_);
+    check(aborted_ ? kSuccess : function(), what);
   }
   void check(Result result, const char* what) {
     if (aborted_) throw CommError("nccl: aborted because another rank failed");
@@ -193,27 +272,30 @@ class NcclCollectives final : public Collectives {
   }
 
   template <class Call>
-  WorkPtr enqueue(const at::Tensor& out, const at::Tensor& in, Call call) {
+  WorkPtr enqueue(const char* what, const at::Tensor& out, const at::Tensor& in, Call queues) {
     c10::cuda::CUDAGuard guard(device_);
     at::cuda::CUDAEvent ready;
     ready.record(c10::cuda::getCurrentCUDAStream());
     ready.block(stream_);
-    check(call(), "nccl");
+    call(queues, what);
     while (state() == kInProgress) std::this_thread::yield();
-    check(state(), "nccl");
+    check(state(), what);
     // The caching allocator must not hand the memory out again before our stream is done with it.
     out.record_stream(stream_.unwrap());
     if (!in.is_same(out)) in.record_stream(stream_.unwrap());
-    at::cuda::CUDAEvent done;
-    done.record(stream_);
-    return std::make_shared<NcclWork>(std::move(done), aborted_);
+    const auto done = std::make_shared<at::cuda::CUDAEvent>();
+    done->record(stream_);
+    overseer_->add(fmt::format("{} of {} numbers", what, numel(in)), done);
+    return std::make_shared<NcclWork>(done, aborted_);
   }
 
   Api api_;
   at::Device device_;
   c10::cuda::CUDAStream stream_;
+  std::mutex calling_;  // the side channel's thread aborts
   Comm comm_ = nullptr;
   std::atomic<bool> aborted_{false};
+  std::unique_ptr<Overseer> overseer_;
 };
 
 }  // namespace
