@@ -6,6 +6,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/run_folder.h"
@@ -198,9 +199,13 @@ void measure(const StageContext& context) {
     for (const auto& set : test_sets(context, inference_dir)) {
       const fs::path folder = inference_dir / set;
       auto& metric = metrics.emplace_back(error_rate(entry));
-      for (const auto& pair : speech::read_text_pairs(folder / (entry.ref_key + ".scp"),
-                                                      folder / (entry.hyp_key + ".scp")))
+      const auto pairs = speech::read_text_pairs(folder / (entry.ref_key + ".scp"),
+                                                 folder / (entry.hyp_key + ".scp"));
+      ProgressBar progress("scoring " + set, pairs.size());
+      for (const auto& pair : pairs) {
         metric.add({.id = pair.id, .speaker = {}}, pair.reference, pair.hypothesis);
+        progress.add();
+      }
       report.add(entry.target, set, metric, position);
       std::string name = speech::name_of(metric.kind());
       std::transform(name.begin(), name.end(), name.begin(),

@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
@@ -32,6 +40,59 @@ std::uintmax_t size_of(const fs::path& file) {
   return error ? 0 : size;
 }
 
+// The last of the lengths that servers told on the way to the file, in bytes; 0: none did.
+std::uint64_t told_length(const fs::path& headers) {
+  std::uint64_t length = 0;
+  std::ifstream stream(headers);
+  for (std::string line; std::getline(stream, line);) {
+    const auto words = split_words(line);
+    if (words.size() == 2 && (words[0] == "Content-Length:" || words[0] == "content-length:"))
+      length = parse_bytes(words[1]).value_or(0);
+  }
+  return length;
+}
+
+// Shows how the file grows, until it is asked to stop.
+void watch_growth(const std::stop_token& stop, const fs::path& part, const fs::path& headers) {
+  constexpr std::uintmax_t kMiB = 1 << 20;
+  const std::string what = "downloading " + part.stem().string() + ", MiB";
+  const auto before = size_of(part) / kMiB;
+  std::optional<ProgressBar> bar;
+  std::uintmax_t shown = 0;
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  while (!wake.wait_for(lock, stop, std::chrono::milliseconds(200), [&] { return false; }) &&
+         !stop.stop_requested()) {
+    const auto now = std::max(size_of(part) / kMiB, before) - before;
+    if (now <= shown) continue;
+    if (!bar) {
+      const auto length = told_length(headers);
+      if (length == 0) return;  // nobody knows how much will come
+      bar.emplace(what, (length + kMiB - 1) / kMiB);
+    }
+    bar->add(now - shown);
+    shown = now;
+  }
+}
+
+// What curl says of the rest of the file, with a bar while it comes.
+CommandResult fetch_rest(const std::string& url, const fs::path& part) {
+  const fs::path headers = part.string() + ".headers";
+  fs::remove(headers);
+  CommandResult result;
+  {
+    const std::jthread watcher(
+        [&](const std::stop_token& stop) { watch_growth(stop, part, headers); });
+    result =
+        run_command({.argv = {"curl", "--fail", "--location", "--silent", "--show-error",
+                              "--continue-at", "-", "--speed-limit", "1", "--speed-time", "60",
+                              "--dump-header", headers.string(), "--output", part.string(), url}});
+  }
+  fs::remove(headers);
+  return result;
+}
+
 }  // namespace
 
 void download(const Download& what, const fs::path& file) {
@@ -43,10 +104,7 @@ void download(const Download& what, const fs::path& file) {
   bool began_anew = false;
   for (int attempt = 1;; ++attempt) {
     const auto before = size_of(part);
-    const auto result =
-        run_command({.argv = {"curl", "--fail", "--location", "--silent", "--show-error",
-                              "--continue-at", "-", "--speed-limit", "1", "--speed-time", "60",
-                              "--output", part.string(), what.url}});
+    const CommandResult result = fetch_rest(what.url, part);
     const bool is_whole =
         result.ok() || (result.exit_code == kHttpError &&
                         result.err.find("416") != std::string::npos && before > 0);
