@@ -2,7 +2,7 @@
 // LibriSpeech-100 E-Branchformer (38.5 M parameters) with random speech, as the ESPnet2 + Lightning
 // baseline does it.
 //
-//   bench_gpu_train --batch 32 --precision bf16-mixed --steps 60 [--trace step.json]
+//   bench_gpu_train --batch 32 --precision bf16-mixed --steps 60 [--graphs false] [--trace step.json]
 //
 // Prints one JSON line: the median step, with the device waited for after each step as the baseline
 // does. --trace writes a profile of three steps for a trace viewer.
@@ -105,6 +105,7 @@ int run(bench::Options args) {
   loop.max_steps = steps;
   loop.precision = trainer::parse_precision(args["precision"]);
   loop.gradient_clip_val = 5;
+  loop.cuda_graphs = args["graphs"];
   loop.device = "cuda:0";
   loop.show_progress = false;
   trainer::OptimizerSpec adam;
@@ -132,7 +133,9 @@ int run(bench::Options args) {
   out["ms_per_step"] = median;
   out["audio_seconds_per_second"] =
       static_cast<double>(size) * std::stod(args["seconds"]) / median * 1e3;
+  out["recorded_passes"] = model.model()->encoder->num_recorded_passes();
   out["peak_gib"] = static_cast<double>(memory.allocated_bytes[0].peak) / (1LL << 30);
+  out["reserved_gib"] = static_cast<double>(memory.reserved_bytes[0].current) / (1LL << 30);
   fmt::print("{}\n", to_json_line(out));
   return 0;
 }
@@ -146,6 +149,7 @@ int main(int argc, char** argv) {
                                      {"seconds", "14.8"},
                                      {"steps", "70"},
                                      {"precision", "bf16-mixed"},
+                                     {"graphs", "auto"},
                                      {"trace", ""}}));
   } catch (const std::exception&) {
     return report_and_exit_code();

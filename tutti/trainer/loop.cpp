@@ -15,6 +15,7 @@
 #include "tutti/core/text.h"
 #include "tutti/trainer/limits.h"
 #include "tutti/trainer/recompute.h"
+#include "tutti/trainer/recording.h"
 #include "tutti/trainer/run.h"
 #include "tutti/trainer/strategies/norm_sync.h"
 
@@ -45,10 +46,33 @@ std::optional<std::int64_t> agree_on_length(Run& run) {
   return mine;
 }
 
-// What lies in pieces of the wrong size may fit the next batch when asked for anew.
-void return_device_memory([[maybe_unused]] at::Device device) {
+// Why nothing is recorded; empty: it is.
+std::string reason_not_to_record(const Run& run) {
+  if (run.settings.deterministic.on) return "the run is deterministic";
+  if (run.settings.detect_anomaly) return "detect_anomaly is on";
+  if (run.in.strategy.name() != "single")
+    return "not supported with strategy " + run.in.strategy.name() + " yet";
+  return "";
+}
+
+void allow_recording(Run& run) {
+  if (!run.device.is_cuda() || run.settings.cuda_graphs == "false") return;
+  const std::string reason = reason_not_to_record(run);
+  run.recording = set_recording(run.in.model, reason.empty()) && reason.empty();
+  if (run.is_main() && !run.recording)
+    log::info("cuda_graphs: off: {}",
+              reason.empty() ? "the model has no layers that can be recorded" : reason);
+}
+
+// What lies in pieces of the wrong size may fit the next batch when asked for anew, and what
+// recordings hold.
+void return_device_memory(Run& run) {
+  if (std::exchange(run.recording, false)) {
+    set_recording(run.in.model, false);
+    log::info("cuda_graphs: off from now on, as memory ran out");
+  }
 #ifdef TUTTI_WITH_CUDA
-  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
+  if (run.device.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
 #endif
 }
 
@@ -81,7 +105,7 @@ void drop_step(Run& run, const Verdict& verdict, const Window& window) {
     return count_bad_step(run, "the loss of " + describe_ranks(verdict.bad_loss_ranks), blame);
   }
   ++run.oom_in_a_row;
-  return_device_memory(run.device);
+  return_device_memory(run);
   if (window.vote.out_of_memory)
     log::error("rank {}: out of memory at step {} with utterances {}", run.in.control.rank(),
                run.step, window.bad_ids);
@@ -463,6 +487,7 @@ FitResult fit(FitInputs& inputs) {
           std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
     for (Logger* logger : run.in.loggers)  // from the beginning: there was no step
       logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
+    allow_recording(run);
     report_start(run);
     run.started = run.last_save = std::chrono::steady_clock::now();
     const LookedAt looked_at(inputs);

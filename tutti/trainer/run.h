@@ -78,6 +78,7 @@ struct Run {
 
   // Not saved.
   bool resumed = false;
+  bool recording = false;       // parts of the model are launched as one
   bool told_stop = false;       // the other ranks know of our signal
   bool names_known = false;     // the metrics that are monitored exist
   int signal = 0;               // the one all ranks stop for

@@ -128,6 +128,10 @@ void add_where_and_how(Schema<S>& s) {
   s.field("deterministic", &S::deterministic, "the same bits on every run, at some cost");
   s.field("detect_anomaly", &S::detect_anomaly,
           "name the operation whose backward pass makes NaN; slow");
+  s.field("cuda_graphs", &S::cuda_graphs,
+          "on a GPU, launch the layers of an encoder as one, for batches so small that launching "
+          "takes longer than computing; auto: where that is possible",
+          {.one_of = {"auto", "false"}});
   s.field("timeout", &S::timeout,
           "how long ranks wait for one another before the missing one is named");
   s.field("requeue_signal", &S::requeue_signal,

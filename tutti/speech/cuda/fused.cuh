@@ -12,10 +12,14 @@ constexpr int kWarps = 4;            // of a block that normalises: one for each
 
 // See Dropout; the same arithmetic as on the CPU.
 __device__ inline float kept(const Dropout& dropout, std::uint32_t index) {
-  std::uint32_t h = index * 0x9E3779B1U + static_cast<std::uint32_t>(dropout.key);
+  const std::uint64_t key =
+      dropout.key_at == nullptr
+          ? dropout.key
+          : __ldg(reinterpret_cast<const unsigned long long*>(dropout.key_at));
+  std::uint32_t h = index * 0x9E3779B1U + static_cast<std::uint32_t>(key);
   h ^= h >> 16;
   h *= 0x85EBCA6BU;
-  h ^= static_cast<std::uint32_t>(dropout.key >> 32);
+  h ^= static_cast<std::uint32_t>(key >> 32);
   h ^= h >> 13;
   h *= 0xC2B2AE35U;
   h ^= h >> 16;

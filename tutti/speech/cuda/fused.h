@@ -17,6 +17,9 @@ struct Dropout {
   std::uint64_t key = 0;
   std::int32_t threshold = 0;
   float scale = 1;  // of what stays
+  // In device memory: where the key is when the kernel runs, if it is not known at its launch (a
+  // recording that is launched again and again).
+  const std::uint64_t* key_at = nullptr;
 };
 
 struct Matrix {

@@ -7,9 +7,11 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 
+#include "tutti/core/error.h"
 #include "tutti/core/vector_clones.h"
 #include "tutti/speech/models/dropout.h"
 #include "tutti/speech/models/gpu/fused.h"
@@ -66,9 +68,30 @@ class CpuDropout : public torch::autograd::Function<CpuDropout> {
   }
 };
 
+thread_local RecordedKeys* t_recorded_keys = nullptr;
+std::atomic<const std::uint64_t*> g_recorded_keys = nullptr;
+
 }  // namespace
 
+RecordedKeys::RecordedKeys(const std::uint64_t* keys, std::int64_t capacity) : capacity_(capacity) {
+  t_recorded_keys = this;
+  g_recorded_keys = keys;
+}
+RecordedKeys::~RecordedKeys() {
+  t_recorded_keys = nullptr;
+  g_recorded_keys = nullptr;
+}
+
+std::uint64_t RecordedKeys::next_place() {
+  if (num_places_ == capacity_)
+    throw InternalError("dropout: more places than a recording has keys for");
+  return static_cast<std::uint64_t>(num_places_++);
+}
+
+const std::uint64_t* RecordedKeys::current_keys() { return g_recorded_keys; }
+
 std::uint64_t draw_dropout_key() {
+  if (t_recorded_keys) return t_recorded_keys->next_place();
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(generator.mutex());
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();

@@ -13,9 +13,11 @@
 
 #include "tutti/speech/models/attention.h"
 #include "tutti/speech/models/ctc.h"
+#include "tutti/speech/models/gpu/recorded_stack.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/trainer/recompute.h"
+#include "tutti/trainer/recording.h"
 
 namespace tutti::speech {
 
@@ -48,7 +50,7 @@ class InputLayer : public torch::nn::Module {
   virtual std::int64_t min_input_length() const = 0;
 };
 
-class EncoderImpl : public torch::nn::Module {
+class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
  public:
   // `vocab_size` is needed for interctc_use_conditioning only.
   EncoderImpl(Build build, const EncoderSettings& settings, std::int64_t vocab_size);
@@ -63,8 +65,15 @@ class EncoderImpl : public torch::nn::Module {
   torch::ScalarType weight_type() const { return after_norm_->weight.scalar_type(); }
   const EncoderSettings& settings() const { return settings_; }
 
+  // Training passes on a GPU are launched as one for each shape; batches are padded to few shapes.
+  // Not where a block decides something on the host, or is computed again in the backward pass.
+  void set_recording(bool on) override;
+  bool can_record() const override;
+  std::int64_t num_recorded_passes() const { return recorded_.num_replays(); }
+
  private:
   torch::Tensor add_positions(const torch::Tensor& x, BatchContext& context);
+  torch::Tensor run_recorded(const torch::Tensor& x, const BatchContext& context);
 
   EncoderSettings settings_;
   std::shared_ptr<InputLayer> embed_;
@@ -72,6 +81,9 @@ class EncoderImpl : public torch::nn::Module {
   LayerNorm after_norm_{nullptr};
   Linear conditioning_layer_{nullptr};
   PositionTable position_table_;
+  RecordedStack recorded_;
+  std::vector<torch::Tensor> recorded_parameters_;
+  std::int64_t most_recorded_frames_ = 0;  // of a batch: beyond, the GPU is slower than the host
 };
 TORCH_MODULE(Encoder);
 

@@ -51,6 +51,7 @@ const std::vector<std::string>& free_keys() {
                                                 "trainer.accumulate_grad_batches",
                                                 "trainer.benchmark",
                                                 "trainer.check_val_every_n_epoch",
+                                                "trainer.cuda_graphs",
                                                 "trainer.default_root_dir",
                                                 "trainer.detect_anomaly",
                                                 "trainer.devices",

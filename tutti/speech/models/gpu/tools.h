@@ -3,6 +3,7 @@
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
 #include <ATen/cuda/EmptyTensor.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -59,6 +60,9 @@ inline Scratch scratch(std::int64_t bytes, const torch::Tensor& like) {
   thread_local auto* pieces = new Pieces;
   torch::Tensor& piece = (*pieces)[{like.device().index(), stream_of(like)}];
   if (!piece.defined() || piece.numel() < kCounterBytes + bytes) {
+    // A recording may know the old piece by its address.
+    thread_local auto* outgrown = new std::vector<torch::Tensor>;
+    if (piece.defined()) outgrown->push_back(piece);
     piece = fresh({kCounterBytes + std::max(bytes, kScratchBytes)},
                   like.options().dtype(torch::kUInt8));
     piece.narrow(0, 0, kCounterBytes).zero_();
@@ -86,6 +90,11 @@ inline torch::Tensor contiguous_as(const torch::Tensor& x, torch::ScalarType typ
   return (x.scalar_type() == type ? x : x.to(type)).contiguous();
 }
 
+// Whether what is launched now is written down instead of run.
+inline bool is_recording() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 struct Dropping {
   std::int64_t key = 0;
   double rate = 0;
@@ -102,9 +111,12 @@ struct Dropping {
   }
   cuda::Dropout call() const {
     if (rate <= 0) return {};
-    return {.key = static_cast<std::uint64_t>(key),
-            .threshold = dropout_threshold(rate),
-            .scale = static_cast<float>(1.0 / (1.0 - rate))};
+    cuda::Dropout dropout{.key = static_cast<std::uint64_t>(key),
+                          .threshold = dropout_threshold(rate),
+                          .scale = static_cast<float>(1.0 / (1.0 - rate))};
+    if (const std::uint64_t* keys = RecordedKeys::current_keys(); keys && is_recording())
+      dropout.key_at = keys + key;
+    return dropout;
   }
 };
 
