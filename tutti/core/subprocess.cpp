@@ -252,10 +252,10 @@ class Conversation {
                        {exited ? -1 : command_.stop_fd, POLLIN, 0},
                        {exited ? -1 : ended.get(), POLLIN, 0}};
       ::poll(fds, 5, exited ? 50 : wait_ms(deadline, static_cast<bool>(ended)));
-      const bool got_bytes = receive(fds[0].revents, out_.read, result_.out) |
-                             receive(fds[1].revents, err_.read, result_.err);
+      const bool got_out = receive(fds[0].revents, out_.read, result_.out);
+      const bool got_err = receive(fds[1].revents, err_.read, result_.err);
       if (fds[2].revents != 0) send();
-      if (exited && !got_bytes) break;
+      if (exited && !got_out && !got_err) break;
       if (!exited && ::waitpid(pid, &raw_status, WNOHANG) == pid) exited = true;
       if (!exited && (fds[3].revents != 0 ||
                       (command_.timeout.count() > 0 && SteadyClock::now() >= deadline))) {
