@@ -98,6 +98,39 @@ TEST_F(Training, ASignalWhileDataDoesNotComeIsAnswered) {
   EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000012" / "COMPLETE"));
 }
 
+// One utterance, in a file that never opens: a validation that begins does not end.
+void stall_validation(const ToyTraining& toy) {
+  const fs::path audio = toy.path() / "data/v.wav";
+  ASSERT_EQ(::mkfifo(audio.c_str(), 0600), 0);
+  const Json line = {{"id", "v0"}, {"audio", audio.string()}, {"text", "a"}};
+  write_file_atomic(toy.path() / "data/valid.jsonl", line.dump() + "\n");
+}
+
+TEST_F(Training, ASignalInAValidationThatDoesNotEndIsAnswered) {
+  const ToyTraining toy;
+  stall_validation(toy);
+  Process process = toy.start();
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() == 24; })) << toy.log();
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.wait().exit_code, 85) << toy.log();
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "step-00000024" / "COMPLETE"));
+}
+
+TEST_F(Training, ASignalBeforeTheFirstStepIsAnswered) {
+  // While it reads data and model, and in the trial of the validation.
+  for (const char* said : {"so by default", "strategy single"}) {
+    const ToyTraining toy;
+    stall_validation(toy);
+    Process process = toy.start({"trainer.num_sanity_val_steps=1"});
+    ASSERT_TRUE(ToyTraining::wait_until(process, [&] {
+      return toy.log().find(said) != std::string::npos;
+    })) << toy.log();
+    ::kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.wait().exit_code, 85) << said << "\n" << toy.log();
+    EXPECT_EQ(toy.steps(), 0U);
+  }
+}
+
 // Whether a checkpoint is growing.
 bool is_saving(const ToyTraining& toy) {
   if (!fs::exists(toy.checkpoints())) return false;

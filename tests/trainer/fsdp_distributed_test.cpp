@@ -256,6 +256,46 @@ TEST(FsdpCheckpoint, KillInTheMiddleOfASaveLeavesThePreviousOne) {
   EXPECT_FALSE(has_unfinished_save(checkpoints));
 }
 
+// Rank 1 is stuck until its node is lost; the other gathers the shards of both from the checkpoint.
+TEST(FsdpElastic, ALostNodeIsGoneOnWithout) {
+  TempFolder folder;
+  const fs::path& dir = folder.path();
+  std::vector<Process> agents;
+  for (int node = 0; node < 2; ++node) {
+    const std::string number = std::to_string(node), bin = TUTTI_BIN_DIR;
+    const Words launch = {bin + "/tutti",
+                          "launch",
+                          "--nproc_per_node",
+                          "1",
+                          "--nnodes",
+                          "1:2",
+                          "--node_rank",
+                          number,
+                          "--run_folder",
+                          dir.string(),
+                          "--join_timeout",
+                          "60",
+                          "--",
+                          bin + "/trainer_rank"};
+    agents.push_back(Process::start(
+        {.argv =
+             with(launch, {"dir=" + dir.string(), "launched=1", "strategy=fsdp", "checkpoints=1",
+                           "save_every=1", "steps=12", "epochs=5", "fault=hang", "fault_rank=1"}),
+         .env = {{"OMP_NUM_THREADS", "1"}},
+         .stdout_path = dir / ("log-" + number)}));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+  while (!fs::exists(dir / "checkpoints/last") && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(agents[1].pid(), SIGKILL);
+  const auto status = agents[0].wait_for(std::chrono::seconds(100));
+  const std::string log = read_file(dir / "log-0");
+  ASSERT_TRUE(status && status->ok()) << log;
+  EXPECT_THAT(log, HasSubstr("node 1 is lost"));
+  EXPECT_THAT(log, HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
+  EXPECT_THAT(log, HasSubstr("done steps=12"));
+}
+
 // Only the rank with that shard sees the infinity; all drop the step.
 TEST(FsdpFaults, OverflowInOneShardIsEveryonesDecision) {
   TempFolder folder;
