@@ -143,7 +143,7 @@ TEST_F(TwoFiles, AParallelBlockByKeyGoesToTheFileThatHasIt) {
   const CommandResult unknown = config(
       {"show", "inference.yaml", "--training_config", "training.yaml", "parallel=gpus", "--quiet"});
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("named blocks here: parallel_gpu"));
+  EXPECT_THAT(unknown.err, HasSubstr("named blocks: parallel_gpu"));
 }
 
 TEST_F(TwoFiles, ShowSeesTheExperimentOfTheTrainingConfig) {

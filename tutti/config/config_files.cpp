@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
@@ -140,6 +141,22 @@ std::string block_named(const Node& merged, const std::string& name) {
   return {};
 }
 
+std::vector<std::string> named_blocks(const Node& merged) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : merged.items())
+    if (key.starts_with("parallel_")) names.push_back(key);
+  return names;
+}
+
+// The fix for a name that no file has.
+std::string named_or_how(const std::vector<ConfigFiles*>& files, const std::string& name) {
+  std::set<std::string> known;
+  for (const ConfigFiles* file : files)
+    for (const std::string& block : named_blocks(file->merged)) known.insert(block);
+  return known.empty() ? "add parallel_" + name + ": {env: ..., n_workers: ...} to a file"
+                       : "named blocks: " + join({known.begin(), known.end()}, ", ");
+}
+
 // `parallel=gpu` chooses a named block: only files that have one of this name are meant.
 std::string chosen_block(const Addressed& change) {
   if (change.path != "parallel" || change.rest.size() < 2) return {};
@@ -170,8 +187,13 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
     const auto lacks = [&](const ConfigFiles* file) {
       return block_named(file->merged, name).empty();
     };
-    // None has it: every file says which it has.
-    if (!std::all_of(candidates.begin(), candidates.end(), lacks)) std::erase_if(candidates, lacks);
+    if (!std::all_of(candidates.begin(), candidates.end(), lacks))
+      std::erase_if(candidates, lacks);
+    else if (candidates.size() > 1)
+      return problems.add(
+          {command_line_mark(), text,
+           fmt::format("no block of this name in the {} configs", names_of(candidates)),
+           named_or_how(candidates, name)});
   }
   const bool sets = !change.path.empty() && !change.rest.empty();
   std::vector<std::pair<ConfigFiles*, std::string>> targets;
@@ -211,13 +233,6 @@ void apply_one(const std::string& text, const std::vector<ConfigFiles*>& files,
     fix = reason->fix + " Or " + address;
   problems.add({command_line_mark(), text,
                 fmt::format("no key '{}' in the {} configs", change.path, kinds), fix});
-}
-
-std::vector<std::string> named_blocks(const Node& merged) {
-  std::vector<std::string> names;
-  for (const auto& [key, value] : merged.items())
-    if (key.starts_with("parallel_")) names.push_back(key);
-  return names;
 }
 
 // `parallel: gpu` in a file or on the command line.
@@ -261,11 +276,9 @@ void apply_overrides(const std::vector<std::string>& overrides,
 void choose_parallel(const std::string& name, const std::vector<ConfigFiles*>& files,
                      Problems& problems) {
   bool found = name.empty();
-  std::vector<std::string> known;
   for (ConfigFiles* file : files) {
     if (!file->merged.is_map()) continue;
     const auto blocks = named_blocks(file->merged);
-    known.insert(known.end(), blocks.begin(), blocks.end());
     const std::string block = name.empty() ? "" : block_named(file->merged, name);
     if (!block.empty()) {
       file->merged = with_key(file->merged, "parallel", file->merged[block]);
@@ -281,11 +294,8 @@ void choose_parallel(const std::string& name, const std::vector<ConfigFiles*>& f
                        "add --parallel " + other});
   }
   if (found) return;
-  std::sort(known.begin(), known.end());
-  known.erase(std::unique(known.begin(), known.end()), known.end());
   problems.add({command_line_mark(), "--parallel " + name, "no block of this name in the configs",
-                known.empty() ? "add parallel_" + name + ": {env: ..., n_workers: ...} to a file"
-                              : "named blocks: " + join(known, ", ")});
+                named_or_how(files, name)});
 }
 
 Node resolve(const ConfigFiles& files, const Resolvers& resolvers, Problems& problems) {

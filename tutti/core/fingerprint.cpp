@@ -46,7 +46,12 @@ Json canonical(const Json& value, const Places& places) {
   return out;
 }
 
+bool is_content(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().starts_with(kContent);
+}
+
 std::string shorten(const Json& value) {
+  if (is_content(value)) return "there";
   if (value.is_array()) return fmt::format("a list of {}", value.size());
   if (value.is_object()) {
     const auto target = value.find("_target_");
@@ -54,10 +59,6 @@ std::string shorten(const Json& value) {
   }
   std::string text = value.is_null() ? "nothing" : to_json_line(value);
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-}
-
-bool is_content(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().starts_with(kContent);
 }
 
 void compare(const Json& was, const Json& is, const std::string& path, std::size_t limit,
