@@ -55,6 +55,20 @@ std::string reason_not_to_record(const Run& run) {
   return "";
 }
 
+// All modules of the model that can. Returns whether there is one.
+bool set_recording(TrainableModel& model, bool on) {
+  auto* whole = dynamic_cast<ModuleModel*>(&model);
+  if (!whole) return false;
+  bool found = false;
+  for (const auto& module : whole->module()->modules())
+    if (auto* recordable = dynamic_cast<Recordable*>(module.get());
+        recordable && recordable->can_record()) {
+      recordable->set_recording(on);
+      found = true;
+    }
+  return found;
+}
+
 void allow_recording(Run& run) {
   if (!run.device.is_cuda() || run.settings.cuda_graphs == "false") return;
   const std::string reason = reason_not_to_record(run);
