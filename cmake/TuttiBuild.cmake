@@ -80,8 +80,8 @@ endif()
 
 # Code that waits for people, files and other processes, not for the processor: -O1 halves the time it takes to compile.
 set(TUTTI_COLD_FLAGS $<$<CONFIG:Release>:-O1>)
-if(TUTTI_HAS_UNROLL_SMALL)  # -O1 would change it, and the precompiled header would not fit
-  list(APPEND TUTTI_COLD_FLAGS $<$<CONFIG:Release>:-munroll-only-small-loops>)
+if(TUTTI_HAS_UNROLL_SMALL)  # -O1 would change both, and the precompiled header would not fit
+  list(APPEND TUTTI_COLD_FLAGS $<$<CONFIG:Release>:-munroll-only-small-loops> $<$<CONFIG:Release>:-mvzeroupper>)
 endif()
 
 # tutti_without_torch(FILES...): sources of a torch room that need nothing of torch: they take the small precompiled header.

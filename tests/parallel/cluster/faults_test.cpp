@@ -199,11 +199,9 @@ TYPED_TEST(Faults, ARefusedSubmissionIsExitSixInTheSchedulersWords) {
   for (const Refusal& refusal : this->refusals())
     for (const bool async : {false, true}) {
       const auto out = this->folder_.path() / ("refused-" + std::to_string(number++));
-      const auto begin = std::chrono::steady_clock::now();
       const auto run = this->map(this->block(2, refusal.options), out, 10, {"echo"}, async);
       EXPECT_EQ(run.exit_code, 6) << refusal.options << run.out << run.err;
       EXPECT_THAT(run.err, HasSubstr(refusal.words));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
       EXPECT_TRUE(this->worker_pids(out).empty());
     }
   EXPECT_TRUE(this->eventually([&] { return this->queue_is_empty(); })) << "jobs were left";
