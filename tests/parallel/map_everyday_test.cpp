@@ -493,6 +493,13 @@ TEST_F(Everyday, WorkersShareProcessorsWithoutSpinning) {
             "active\n");
 }
 
+TEST_F(Everyday, WorkersMayBeThreadsOfTheDriver) {
+  const auto r =
+      sh("tutti map -j 2 +parallel.options.processes=false ::: a 'b c' -- 'echo \"{}\"'");
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, "a\nb c\n");
+}
+
 TEST_F(Everyday, ANumberOfItemsThatIsAlsoAFileIsPointedOut) {
   write_file_atomic(folder_.path() / "2", "x\ny\nz\n");
   const auto number = sh("tutti map -j 1 --items 2 -- echo {}");

@@ -68,6 +68,7 @@ class ItemCommandRunner : public BaseRunner {
 
 JobSpec command_job(const std::vector<std::string>& command,
                     const std::filesystem::path& items_file, const Json& items) {
+  register_command_runner();  // workers may be threads of this process
   JobSpec job;
   job.provider = kProvider;
   job.runner = kRunner;
