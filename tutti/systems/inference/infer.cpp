@@ -18,9 +18,9 @@
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/field_writer.h"
 #include "tutti/systems/fingerprints.h"
+#include "tutti/systems/inference/read_ahead.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/pack.h"
-#include "tutti/systems/read_ahead.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {

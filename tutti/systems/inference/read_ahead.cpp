@@ -1,4 +1,4 @@
-#include "tutti/systems/read_ahead.h"
+#include "tutti/systems/inference/read_ahead.h"
 
 #include <algorithm>
 #include <set>
