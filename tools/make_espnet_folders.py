@@ -79,8 +79,9 @@ import humanfriendly  # noqa: E402
 
 if not hasattr(humanfriendly, "format_size"):
     humanfriendly.format_size = str
-from espnet2.bin import asr_inference, s2t_inference, s2t_inference_ctc, s2t_inference_language  # noqa: E402
+from espnet2.bin import asr_inference, asr_transducer_inference, s2t_inference, s2t_inference_ctc, s2t_inference_language  # noqa: E402
 from espnet2.tasks.asr import ASRTask  # noqa: E402
+from espnet2.tasks.asr_transducer import ASRTransducerTask  # noqa: E402
 from espnet2.tasks.lm import LMTask  # noqa: E402
 from espnet2.tasks.s2t import S2TTask  # noqa: E402
 from espnet2.tasks.s2t_ctc import S2TTask as S2TCTCTask  # noqa: E402
@@ -129,7 +130,7 @@ FAMILIES = {
                          "cgmlp_conv_kernel": 5, "use_ffn": True, "macaron_ffn": True, "merge_conv_kernel": 5, "input_layer": "conv2d6"},
         "decoder": "transducer", "decoder_conf": {"rnn_type": "lstm", "num_layers": 1, "hidden_size": 16, "dropout": 0.1, "dropout_embed": 0.2},
         "joint_net_conf": {"joint_space_size": 16}, "model_conf": {"ctc_weight": 0.3, "report_cer": True, "report_wer": True}},
-        [{"beam_size": 1}]),
+        [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "transducer_conf": {"search_type": "default", "score_norm": False}}]),
     "owsm": (S2TTask, owsm_list(), {
         "token_type": "word", "normalize": "global_mvn", "encoder": "e_branchformer",
         "encoder_conf": {"output_size": 16, "attention_heads": 2, "attention_layer_type": "selfattn", "pos_enc_layer_type": "abs_pos",
@@ -158,6 +159,35 @@ FAMILIES["owsm_ctc"] = (S2TCTCTask, owsm_list("<nolang>"), {
         "text_prev_name": "text_prev", "text_ctc_name": "text_ctc", "fs": 16000, "na_symbol": "<na>", "speech_length": 30,
         "speech_init_silence": 1.0, "text_prev_apply_prob": 0.5, "lang_apply_prob": 0.5, "nolang_symbol": "<nolang>"}},
     [{}, {"lang_sym": "<deu>", "task_sym": "<st_deu>"}, {"beam_size": 3, "maxlenratio": -8}])
+# The task of its own for transducers, whose encoder is a list of blocks.
+BLOCK = {"hidden_size": 16, "heads": 2, "conv_mod_kernel_size": 5, "dropout_rate": 0.1}
+RNNT_CASES = [{"beam_size": 1}, {"beam_size": 4}, {"beam_size": 3, "beam_search_config": {"search_type": "default", "score_norm": True}}]
+FAMILIES.update({
+    "rnnt_conformer": (ASRTransducerTask, LETTERS, {
+        "token_type": "char", "normalize": "global_mvn",
+        "encoder_conf": {"main_conf": {"pos_wise_act_type": "swish", "conv_mod_act_type": "swish", "pos_enc_dropout_rate": 0.1},
+                         "input_conf": {"vgg_like": False},
+                         "body_conf": [dict(BLOCK, block_type="conformer", linear_size=24, num_blocks=2, pos_wise_dropout_rate=0.1)]},
+        "decoder": "rnn", "decoder_conf": {"rnn_type": "lstm", "num_layers": 2, "embed_size": 12, "hidden_size": 16, "dropout_rate": 0.1},
+        "joint_network_conf": {"joint_space_size": 16}, "model_conf": {"auxiliary_ctc_weight": 0.3, "auxiliary_lm_loss_weight": 0.2}},
+        RNNT_CASES),
+    # One that was trained to hear a stream: its convolutions look back only.
+    "rnnt_ebranchformer": (ASRTransducerTask, LETTERS, {
+        "token_type": "char", "normalize": "utterance_mvn",
+        "encoder_conf": {"main_conf": {"dynamic_chunk_training": True, "short_chunk_size": 5, "num_left_chunks": 4},
+                         "input_conf": {"subsampling_factor": 6},
+                         "body_conf": [dict(BLOCK, block_type="ebranchformer", linear_size=32, depth_conv_kernel_size=3, num_blocks=2)]},
+        "decoder": "stateless", "decoder_conf": {"embed_size": 16, "embed_dropout_rate": 0.1},
+        "joint_network_conf": {"joint_space_size": 16, "lin_dec_bias": False}, "model_conf": {"report_cer": True}},
+        RNNT_CASES),
+    "rnnt_branchformer": (ASRTransducerTask, LETTERS, {
+        "token_type": "char", "normalize": "utterance_mvn",
+        "encoder_conf": {"input_conf": {"subsampling_factor": 4},
+                         "body_conf": [dict(BLOCK, block_type="branchformer", linear_size=32), dict(BLOCK, block_type="branchformer", linear_size=32)]},
+        "decoder": "rnn", "decoder_conf": {"rnn_type": "gru", "embed_size": 16, "hidden_size": 16},
+        "joint_network_conf": {"joint_space_size": 16, "joint_activation_type": "relu"}},
+        RNNT_CASES),
+})
 # Language models over LETTERS, and what is searched with them.
 LMS = {"lm_transformer": {"lm": "transformer", "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 24, "layer": 2, "pos_enc": "sinusoidal"}},
        "lm_rnn": {"lm": "seq_rnn", "lm_conf": {"unit": 12, "nlayers": 2, "rnn_type": "lstm"}},
@@ -180,7 +210,7 @@ LESSONS = {"asr": [["TEn"], ["E"], ["y T"], ["nE"]],
 
 def write_config(task, tokens, settings, exp):
     """config.yaml by ESPnet's own training program."""
-    name = "asr" if task is ASRTask else "s2t"
+    name = "s2t" if task in (S2TTask, S2TCTCTask) else "asr"
     stats = Path("exp") / (name + "_stats_raw") / "train"
     lists = Path("data/token_list")
     for folder in (exp, stats, lists):
@@ -218,6 +248,26 @@ def random_weights(model):
             b += 0.1 * torch.randn_like(b)
         if key.endswith("running_var"):
             b += torch.rand_like(b)
+
+
+@torch.no_grad()
+def balance(model):
+    """A joint network that hears which frame it is and what came before, and mostly says blank: else no search of it would end."""
+    model.eval()
+    model.encoder.dynamic_chunk_training = False
+    joint, size = model.joint_network, len(LETTERS)
+    for key, p in model.decoder.named_parameters():
+        p *= 3 if key.startswith("rnn") else 1
+    frames = torch.cat([model.encode(torch.tensor(sound(i + 1, 16000))[None], torch.tensor([16000]))[0][0] for i in range(6)])
+    states = model.decoder(torch.randint(0, size, (20, 12))).reshape(-1, joint.lin_dec.in_features)
+    joint.lin_enc.bias.zero_()
+    for layer, seen, spread in ((joint.lin_enc, frames, 1.5), (joint.lin_dec, states, 1.0)):
+        layer.weight *= spread / (seen @ layer.weight.T).std(0)[:, None]
+        joint.lin_enc.bias -= layer.weight @ seen.mean(0)
+    joint.lin_out.weight.normal_(std=1.5)
+    heard = frames[torch.randint(0, len(frames), (4000,))]
+    said = joint(heard, states[torch.randint(0, len(states), (4000,))])
+    joint.lin_out.bias[0] += (said[:, 1:].max(1).values - said[:, 0]).quantile(0.95)
 
 
 def old_names(state):
@@ -266,10 +316,11 @@ def lesson(task, exp, weights):
             "texts": texts}
 
 
-def asr_cases(folder, files, cases):
+def asr_cases(folder, files, cases, make=asr_inference.Speech2Text):
     out = []
     for case in cases:
-        recognise = asr_inference.Speech2Text(**files, **case, maxlenratio=-10 if case.get("ctc_weight", 0) < 1 else 0.0, nbest=2)
+        more = {} if "rnnt" in folder.name else {"maxlenratio": -10 if case.get("ctc_weight", 0) < 1 else 0.0}
+        recognise = make(**files, **case, **more, nbest=2)
         texts, tokens, scores = [], [], []
         for i, count in enumerate(LENGTHS["asr"]):
             best = recognise(sound(i + 1, count))[0]
@@ -277,6 +328,11 @@ def asr_cases(folder, files, cases):
             scores.append(float(best[3].score))
         out.append({"options": case, "text": texts, "tokens": tokens, "score": scores})
     return {"cases": out}
+
+
+def rnnt_cases(folder, files, cases):
+    make = lambda **options: asr_transducer_inference.Speech2Text(return_decoded_hyp=True, **options)
+    return asr_cases(folder, files, cases, make)
 
 
 def s2t_cases(folder, files, cases):
@@ -353,16 +409,18 @@ def make(out, family):
     root.mkdir(parents=True)
     home = os.getcwd()
     os.chdir(root)
-    name = "asr" if task is ASRTask else "s2t"
+    name = "s2t" if task in (S2TTask, S2TCTCTask) else "asr"
     exp = Path("exp") / (name + "_train_raw")
     write_config(task, tokens, settings, exp)
     model, _ = task.build_model_from_file(str(exp / "config.yaml"), None, "cpu")
     random_weights(model)
+    if task is ASRTransducerTask:
+        balance(model)
     weights = exp / "valid.acc.ave_10best.pth"
     torch.save(model.state_dict(), weights)
     files = {name + "_train_config": str(exp / "config.yaml"), name + "_model_file": str(weights)}
-    expected = {S2TTask: s2t_cases, S2TCTCTask: s2t_ctc_cases, ASRTask: asr_cases}[task](root, files, cases)
-    if family not in ("transducer", "owsm_ctc"):  # the former needs a package of its own, the latter is not trained here
+    expected = {S2TTask: s2t_cases, S2TCTCTask: s2t_ctc_cases, ASRTask: asr_cases, ASRTransducerTask: rnnt_cases}[task](root, files, cases)
+    if family not in ("transducer", "owsm_ctc") and task is not ASRTransducerTask:  # the former needs a package of its own, the latter is not trained here
         expected["lesson"] = lesson(task, exp, weights)
     if family == "conformer":  # a file of 2023 has the old names
         torch.save(old_names(model.state_dict()), weights)

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "tests/systems/espnet/sound.h"
 #include "tutti/core/file.h"
@@ -101,6 +103,74 @@ TEST_F(Published, FolderZipAndPackSayWhatEspnetSays) {
   EXPECT_EQ(decode("ctc.zip", words), said);
   // Unpacked once: what is there is taken the second time.
   EXPECT_EQ(decode("ctc.zip", words), said);
+}
+
+// ESPnet's task of their own: an encoder of blocks, other names of weights, another search.
+TEST_F(Published, TransducersOfTheirOwnTaskSayWhatEspnetSays) {
+  const auto sounds = write_sounds("asr", kMany);
+  for (const std::string family : {"rnnt_ebranchformer", "rnnt_branchformer"}) {
+    const std::string folder = folder_of(family).string();
+    const auto shown = run({"model", "show", folder});
+    EXPECT_TRUE(shown.ok()) << shown.describe();
+    EXPECT_THAT(shown.out, HasSubstr("task        asr_transducer"));
+    EXPECT_THAT(shown.out, HasSubstr("ready       yes"));
+    const auto converted = run({"model", "convert", folder, family + "_pack"});
+    ASSERT_TRUE(converted.ok()) << converted.describe();
+    const Json expected = expected_of(family);
+    for (const Json& c : expected["cases"]) {
+      const auto words = words_of(c["options"], sounds);
+      EXPECT_EQ(decode(folder, words), texts(c["text"])) << family << c["options"];
+      EXPECT_EQ(decode(family + "_pack", words), texts(c["text"])) << family << " as a pack";
+    }
+  }
+}
+
+TEST_F(Published, ATransducerByItsTarget) {
+  const auto sounds = write_sounds("asr", kMany);
+  std::string scp;
+  for (const auto& name : sounds)
+    scp += name.substr(0, name.find('.')) + " " + (here() / name).string() + "\n";
+  write_file_atomic(here() / "wav.scp", scp);
+  const std::string files = folder_of("rnnt_ebranchformer").string() + "/exp/asr_train_raw/";
+  write_file_atomic(here() / "inference.yaml",
+                    "model:\n  _target_: espnet2.bin.asr_transducer_inference.Speech2Text\n"
+                    "  asr_train_config: " +
+                        files + "config.yaml\n  asr_model_file: " + files +
+                        "valid.acc.ave_10best.pth\n  device: cpu\n  beam_size: 3\n"
+                        "  beam_search_config: {search_type: default, score_norm: true}\n"
+                        "dataset:\n  test:\n    - {name: t, data_src_args: {wav_scp: wav.scp}}\n"
+                        "recipe_dir: .\ndata_dir: .\nexp_dir: exp\ninference_dir: out\n"
+                        "batch_size: 4\nparallel: {env: local, n_workers: 2}\n");
+  const auto result = run({"infer", "--config", "inference.yaml"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  std::vector<std::string> said;
+  for (const auto& line : split(trim(read_file(here() / "out/t/results.jsonl")), '\n'))
+    said.push_back(parse_json(line, "out")["result"]["hyp"]);
+  EXPECT_EQ(said, texts(expected_of("rnnt_ebranchformer")["cases"][2]["text"]));
+}
+
+TEST_F(Published, WhatTransducersHaveBeyondThatIsRefusedByName) {
+  fs::copy(folder_of("rnnt_ebranchformer"), here() / "other", fs::copy_options::recursive);
+  const fs::path config = here() / "other/exp/asr_train_raw/config.yaml";
+  const std::string text = read_file(config);
+  const auto expect = [&](const std::string& was, const std::string& is, const std::string& words) {
+    ASSERT_NE(text.find(was), std::string::npos) << was;
+    write_file_atomic(config, std::string(text).replace(text.find(was), was.size(), is));
+    const auto refused = run({"infer", "--model", "other", "nothing.wav"});
+    EXPECT_EQ(refused.exit_code, 2) << is << refused.describe();
+    EXPECT_THAT(refused.err, HasSubstr(words)) << is;
+  };
+  expect("block_type: ebranchformer", "block_type: conv1d", "conv1d are not supported");
+  expect("vgg_like: false", "vgg_like: true", "vgg_like: not supported");
+  expect("conv_size: 16", "conv_size: 8", "conv_size: got 8");
+  expect("short_chunk_size: 5", "norm_type: rms_norm", "norm_type: not supported");
+  expect("short_chunk_size: 5", "pos_wise_act_type: mish", "got 'mish'");
+  expect("decoder: stateless", "decoder: mega", "got 'mega', and only rnn and stateless");
+  write_file_atomic(config, text);
+  const auto search =
+      run({"infer", "--model", "other", "beam_search_config={search_type: maes}", "nothing.wav"});
+  EXPECT_EQ(search.exit_code, 2) << search.describe();
+  EXPECT_THAT(search.err, HasSubstr("got 'maes'"));
 }
 
 TEST_F(Published, CtcWithoutASearchWhereAsked) {
@@ -306,6 +376,39 @@ TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {
     const auto refused = run({"infer", "--model", folder, word, sounds[0]});
     EXPECT_EQ(refused.exit_code, 2) << refused.describe();
     EXPECT_THAT(refused.err, HasSubstr(word.substr(0, word.find('='))));
+  }
+}
+
+// Of several windows. OWSM says its times itself; those of CTC are frames.
+TEST_F(Published, SubtitlesOfALongTalkGoOnInTime) {
+  constexpr int kSeconds = 100;
+  data::write_wav(here() / "talk.wav",
+                  {.samples = test_sound(5, 16000 * kSeconds), .sample_rate = 16000});
+  for (const std::string family : {"owsm", "owsm_ctc"}) {
+    std::vector<std::string> words = {
+        "infer", "--model", folder_of(family).string(), "--device", "cpu", "--srt", "talk.wav"};
+    if (family == "owsm")
+      words.insert(words.end() - 1, {"predict_time=true", "beam_size=1", "maxlenratio=-12"});
+    const auto subtitles = run(words);
+    ASSERT_TRUE(subtitles.ok()) << subtitles.describe();
+    double last = 0;
+    int count = 0;
+    for (const auto& line : split(subtitles.out, '\n')) {
+      std::array<int, 8> n{};
+      if (std::sscanf(line.c_str(), "%d:%d:%d,%d --> %d:%d:%d,%d", &n[0], &n[1], &n[2], &n[3],
+                      &n[4], &n[5], &n[6], &n[7]) != 8)
+        continue;
+      const double begin = n[0] * 3600 + n[1] * 60 + n[2] + n[3] / 1000.0;
+      const double end = n[4] * 3600 + n[5] * 60 + n[6] + n[7] / 1000.0;
+      EXPECT_GE(begin, last) << family << " " << line;
+      EXPECT_GT(end, begin) << family << " " << line;
+      last = end;
+      ++count;
+    }
+    EXPECT_GT(count, 4) << family;
+    if (family == "owsm_ctc") {
+      EXPECT_LE(last, kSeconds);
+    }
   }
 }
 

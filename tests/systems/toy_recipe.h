@@ -29,6 +29,18 @@ def forward(self, speech, speech_lengths, text, text_lengths):
     return (loss, {"loss_toy": loss.detach(), "size": n.mean()}, torch.tensor(float(n.size(0))))
 )";
 
+// The beginning of a training config: where everything is.
+inline constexpr const char* kToyPlaces = R"(recipe_dir: .
+num_device: 1
+exp_tag: toy
+exp_dir: ./exp/
+seed: 1
+dataset:
+  train: [{name: train, data_src_args: {manifest: data/train.jsonl}}]
+  valid: [{name: valid, data_src_args: {manifest: data/valid.jsonl}}]
+  preprocessor: {_target_: espnet2.train.preprocessor.CommonPreprocessor, token_type: word, token_list: data/tokens.txt}
+)";
+
 class ToyRecipe {
  public:
   explicit ToyRecipe(const std::string& forward = kToyForward, int work = 0) {
@@ -54,16 +66,10 @@ class ToyRecipe {
     module.register_attribute("work", c10::IntType::get(), work);
     module.define(forward);
     module.save((path() / "model.pt").string());
-    write_file_atomic(path() / "train.yaml", R"(recipe_dir: .
-num_device: 1
-exp_tag: toy
-exp_dir: ./exp/
-seed: 1
-dataset:
-  train: [{name: train, data_src_args: {manifest: data/train.jsonl}}]
-  valid: [{name: valid, data_src_args: {manifest: data/valid.jsonl}}]
-  preprocessor: {_target_: espnet2.train.preprocessor.CommonPreprocessor, token_type: word, token_list: data/tokens.txt}
-model: {_target_: torchscript, path: model.pt, inputs: [speech, speech_lengths, text, text_lengths], loss: output}
+    write_file_atomic(
+        path() / "train.yaml",
+        std::string(kToyPlaces) +
+            R"(model: {_target_: torchscript, path: model.pt, inputs: [speech, speech_lengths, text, text_lengths], loss: output}
 optimizer: {_target_: torch.optim.SGD, lr: 0.05}
 best_model_criterion: [[valid/loss, 2, min]]
 dataloader:

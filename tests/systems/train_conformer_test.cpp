@@ -24,17 +24,8 @@ class ConformerRecipe : public ToyRecipe {
       data::write_wav(path() / "data" / ("utt" + std::to_string(i) + ".wav"),
                       {.samples = samples, .sample_rate = 16000});
     }
-    write_file_atomic(path() / "train.yaml", R"(task: espnet3.systems.asr.task.ASRTask
-recipe_dir: .
-num_device: 1
-exp_tag: toy
-exp_dir: ./exp/
-seed: 1
-dataset:
-  train: [{name: train, data_src_args: {manifest: data/train.jsonl}}]
-  valid: [{name: valid, data_src_args: {manifest: data/valid.jsonl}}]
-  preprocessor: {_target_: espnet2.train.preprocessor.CommonPreprocessor, token_type: word, token_list: data/tokens.txt}
-model:
+    write_file_atomic(path() / "train.yaml", "task: espnet3.systems.asr.task.ASRTask\n" +
+                                                 std::string(kToyPlaces) + R"(model:
   token_list: data/tokens.txt
   frontend: default
   frontend_conf: {fs: 16000, n_fft: 256, hop_length: 80, n_mels: 8}

@@ -130,8 +130,11 @@ std::vector<Recognised> Speech2Text::decode_with_context(const std::vector<Wavef
   for (std::size_t w = 0; w < windows.size(); ++w) {
     const std::size_t r = recording_of[w];
     Recognition& whole = out[r].nbest[0];
+    // The last window goes on in zeros: what is heard there belongs to the end of the recording.
+    const double length = static_cast<double>(waveforms[r].size()) / rate;
     for (const std::int64_t id : best[w]) {
-      const double begin = frame_time(frame[r]), end = frame_time(++frame[r]);
+      const double begin = std::min(length, frame_time(frame[r]));
+      const double end = std::min(length, frame_time(++frame[r]));
       const bool repeats = id == std::exchange(last[r], id);
       if (id == model_->settings().blank_id) continue;
       if (repeats) {
@@ -139,8 +142,9 @@ std::vector<Recognised> Speech2Text::decode_with_context(const std::vector<Wavef
         said[r].back().end = end;
         continue;
       }
-      if (said[r].empty() || begin - said[r].back().end >= kPause ||
-          end - said[r].back().begin >= kLongest)
+      const bool is_over = begin >= length;
+      if (said[r].empty() || (!is_over && (begin - said[r].back().end >= kPause ||
+                                           end - said[r].back().begin >= kLongest)))
         said[r].push_back({begin, end, {}});
       said[r].back().end = end;
       said[r].back().ids.push_back(id);

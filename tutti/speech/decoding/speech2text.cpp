@@ -363,14 +363,18 @@ std::vector<std::vector<Recognition>> Speech2Text::search(const Encoded& encoded
   } else if (is_transducer()) {
     const TransducerModel transducer = transducer_model(model_);
     std::vector<std::vector<TransducerHypothesis>> results;
-    if (options_.beam_size == 1) {
+    const TransducerConf& conf = options_.transducer_conf;
+    if (conf.search_type == "greedy" ||
+        (conf.search_type == "default" && options_.beam_size == 1)) {
       for (auto& h : transducer_greedy(transducer, encoded.out, encoded.lengths))
         results.push_back({std::move(h)});
     } else {
       for (std::size_t u = 0; u < encoded.lengths.size(); ++u)
         results.push_back(transducer_beam_search(
             transducer, encoded.out[static_cast<std::int64_t>(u)].narrow(0, 0, encoded.lengths[u]),
-            {.beam_size = options_.beam_size, .nbest = options_.nbest}));
+            {.beam_size = options_.beam_size,
+             .nbest = options_.nbest,
+             .score_norm = conf.score_norm.value_or(true)}));
     }
     for (std::size_t u = 0; u < results.size(); ++u) {
       for (const TransducerHypothesis& h : results[u]) {

@@ -6,6 +6,19 @@ namespace tutti::speech {
 
 namespace {
 
+config::Schema<TransducerConf> transducer_schema(const char* name) {
+  using T = TransducerConf;
+  config::Schema<T> s(name, "The search of a transducer.");
+  s.field("search_type", &T::search_type,
+          "default (greedy for beam_size 1), beam (best first for any) or greedy",
+          {.one_of = {"default", "beam", "greedy"}});
+  s.field("score_norm", &T::score_norm, "order alternatives by score per token");
+  for (const char* key : {"max_sym_exp", "u_max", "nstep", "prefix_alpha", "expansion_gamma",
+                          "expansion_beta", "multi_blank_durations", "multi_blank_indices"})
+    s.field(key, &T::of_searches, "of other searches; without effect");
+  return s;
+}
+
 // Keys of ESPnet's Speech2Text that mean something we do not do. A file that only repeats the
 // defaults is taken.
 void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
@@ -22,17 +35,9 @@ void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
   // Without an n-gram model its weight weighs nothing; attention takes the fastest way anyway.
   for (const char* key :
        {"ngram_weight", "ngram_scorer", "use_flash_attn", "quantize_modules", "quantize_dtype",
-        "max_seq_len", "threshold_probability", "max_mask_parallel"})
+        "max_seq_len", "threshold_probability", "max_mask_parallel", "decoding_window",
+        "left_context", "return_decoded_hyp"})
     s.field(key, &S::espnet_only, "accepted; without effect");
-  s.field("transducer_conf", &S::espnet_only, "search_type: default or greedy (with beam_size 1)");
-  s.check([](const config::Node& node, const S&, config::Problems& problems) {
-    for (const auto& [key, value] : node["transducer_conf"].items()) {
-      const std::string text = value.is_scalar() ? value.raw() : "";
-      const bool is_known = (key == "search_type" && (text == "default" || text == "greedy")) ||
-                            (key == "score_norm" && text == "true");
-      if (!is_known) problems.add(value, "not supported", "search_type: default is what there is");
-    }
-  });
 }
 
 }  // namespace
@@ -65,6 +70,8 @@ config::Schema<Speech2TextOptions> speech2text_schema() {
   s.field("minlenratio", &S::minlenratio, "as maxlenratio, for the shortest");
   s.field("normalize_length", &S::normalize_length, "compare scores per token");
   s.field("nbest", &S::nbest, "alternatives to return", {.min = 1});
+  s.group("transducer_conf", &S::transducer_conf, transducer_schema("transducer_conf"));
+  s.group("beam_search_config", &S::beam_search_config, transducer_schema("beam_search_config"));
   s.field("token_times", &S::token_times, "begin and end of every token");
   s.field("cut", &S::cut, "where recordings longer than `window` are cut",
           {.one_of = {"energy", "plain", "never"}});

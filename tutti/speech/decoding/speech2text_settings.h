@@ -12,6 +12,15 @@
 
 namespace tutti::speech {
 
+// ESPnet's asr task calls it transducer_conf, its asr_transducer task beam_search_config.
+struct TransducerConf {
+  // default: best first, or greedy when beam_size is 1; beam: best first, whatever beam_size is, as
+  // in the asr_transducer task; greedy: at most one token per frame, whatever beam_size is.
+  std::string search_type = "default";
+  std::optional<bool> score_norm;  // order by score per token; null: true, of the other task false
+  config::Node of_searches;        // settings of searches that are not there
+};
+
 struct Speech2TextOptions {
   // ---- the trained model; empty where a model is given as an object or a pack
   std::string asr_train_config;
@@ -37,6 +46,8 @@ struct Speech2TextOptions {
   double minlenratio = 0.0;
   bool normalize_length = false;
   std::int64_t nbest = 1;
+  TransducerConf transducer_conf;
+  TransducerConf beam_search_config;  // instead, where it is set
   // By CTC alignment; ignored when the model has no CTC and is no transducer.
   bool token_times = false;
   // ---- long recordings

@@ -8,6 +8,7 @@
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/speech/espnet/transducer_config.h"
 
 namespace tutti::speech {
 namespace {
@@ -29,9 +30,9 @@ const std::set<std::string_view> kModelKeys = {
     "promptencoder", "promptencoder_conf"};
 // Read below.
 const std::set<std::string_view> kReadHere = {
-    "token_type",    "bpemodel",     "use_adapter",       "save_strategy",
-    "use_lora",      "preprocessor", "preprocessor_conf", "speech_volume_normalize",
-    "save_lora_only"};
+    "token_type",     "bpemodel",          "use_adapter",       "save_strategy",
+    "use_lora",       "preprocessor",      "preprocessor_conf", "speech_volume_normalize",
+    "save_lora_only", "joint_network_conf"};
 // What trained the model, fed it, or ran the program: nothing of it changes what a trained model
 // says. A *_conf of a module that is refused itself is here too.
 const std::set<std::string_view> kHarmless = {
@@ -229,11 +230,13 @@ Node from_flat(const Node& flat, const ModelFolder& model, Problems& problems) {
   // What the config holds says more than meta.yaml: s2t_train_config is also OWSM-CTC's.
   const std::string guessed = guess_task(flat);
   const std::string task = guessed == "asr" && !model.task.empty() ? model.task : guessed;
-  if (task != "asr" && task != "s2t" && task != "s2t_ctc") {
-    problems.add(
-        flat,
-        fmt::format("a model of ESPnet's task '{}', expected asr, s2t (OWSM) or s2t_ctc", task),
-        "only speech recognition is supported");
+  const bool is_transducer = task == "asr_transducer", is_asr = task == "asr" || is_transducer;
+  if (!is_asr && task != "s2t" && task != "s2t_ctc") {
+    problems.add(flat,
+                 fmt::format("a model of ESPnet's task '{}', expected asr, asr_transducer, s2t "
+                             "(OWSM) or s2t_ctc",
+                             task),
+                 "only speech recognition is supported");
     return flat;
   }
   for (const auto& [key, node] : flat.items())
@@ -241,11 +244,17 @@ Node from_flat(const Node& flat, const ModelFolder& model, Problems& problems) {
       problems.warn({flat.key_mark(key), key, "ignored: no key of an ESPnet2 version we know", ""});
   check_adapters(flat, problems);
   MapBuilder dataset;
-  dataset.set("preprocessor", preprocessor_block(flat, model, task != "asr", problems));
+  dataset.set("preprocessor", preprocessor_block(flat, model, !is_asr, problems));
   MapBuilder out;
-  out.set("task", scalar(task == "asr" ? "espnet2.tasks.asr.ASRTask"
-                                       : fmt::format("espnet2.tasks.{}.S2TTask", task)));
-  out.set("model", model_block(flat, model));
+  out.set("task", scalar(is_asr ? "espnet2.tasks.asr.ASRTask"
+                                : fmt::format("espnet2.tasks.{}.S2TTask", task)));
+  MapBuilder block(Node(model_block(flat, model)));
+  if (is_transducer) {
+    const Json blocks = read_transducer_blocks(flat, problems);
+    for (const auto& [key, conf] : blocks.items()) block.set(key, config::from_json(conf).value());
+    out.set("espnet_task", scalar(task));
+  }
+  out.set("model", block.take());
   out.set("dataset", dataset.take());
   return Node(out.take());
 }

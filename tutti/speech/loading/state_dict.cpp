@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/speech/loading/transducer_names.h"
 #include "tutti/trainer/checkpoint/pth.h"
 #include "tutti/trainer/checkpoint/safetensors.h"
 
@@ -94,7 +95,7 @@ StateDict modern_names(const StateDict& weights) {
     if (!rename(name, "embed.out.0.", "embed.out.")) rename(name, "embed.out.1.", "embed.pos_enc.");
     result[name] = tensor;
   }
-  return result;
+  return is_transducer_task(result) ? rename_transducer_task(result) : result;
 }
 
 std::string describe_difference(const StateDict& model, const StateDict& weights,

@@ -31,7 +31,7 @@ StateDict state_dict(const torch::nn::Module& model);
 // Renames what older ESPnet versions and training wrappers called differently: `embed.out.0.` (a
 // linear layer inside a Sequential) -> `embed.out.`, `embed.out.1.` -> `embed.pos_enc.`; positional
 // tables
-// (`*.pe`) and merged adapters (`lora_*`) are dropped; names of ESPnet's first years are mapped; a prefix `model.` or `module.` that all names share is removed.
+// (`*.pe`) and merged adapters (`lora_*`) are dropped; names of ESPnet's first years and of its asr_transducer task are mapped; a prefix `model.` or `module.` that all names share is removed.
 StateDict modern_names(const StateDict& weights);
 
 // What differs, one name per line, at most `limit` lines a kind; "" when all fits.

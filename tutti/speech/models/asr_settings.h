@@ -79,6 +79,7 @@ struct EncoderSettings {
   bool use_linear_after_conv = false;
   Activation gate_activation = Activation::kIdentity;
   int merge_conv_kernel = 3;
+  bool causal_conv = false;  // convolutions over time see no later frames (models for streams)
   double layer_drop_rate = 0.0;
   std::vector<double> stochastic_depth_rate;     // empty, or one per block
   std::vector<bool> cross_attention;             // of a prompt: empty, or one per block
@@ -105,8 +106,9 @@ struct DecoderSettings {
 struct PredictorSettings {
   std::string kind = "lstm";  // lstm, gru, stateless
   std::int64_t vocab_size = 0;
-  std::int64_t num_layers = 1;     // of the recurrent kinds
-  std::int64_t hidden_size = 320;  // also of the embedding
+  std::int64_t num_layers = 1;  // of the recurrent kinds
+  std::int64_t hidden_size = 320;
+  std::int64_t embed_size = 0;  // of a token's vector; 0: hidden_size
   double dropout = 0.0;
   double dropout_embed = 0.0;
   std::int64_t blank_id = 0;  // also the start symbol

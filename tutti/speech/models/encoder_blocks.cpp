@@ -23,12 +23,13 @@ FeedForward make_feed_forward(Build build, const EncoderSettings& settings) {
                      settings.activation);
 }
 
-ConvShape depthwise_shape(std::int64_t channels, int kernel) {
+ConvShape depthwise_shape(std::int64_t channels, int kernel, const EncoderSettings& settings) {
   return {.in = channels,
           .out = channels,
           .kernel = kernel,
           .padding = (kernel - 1) / 2,
-          .groups = channels};
+          .groups = channels,
+          .causal = settings.causal_conv};
 }
 
 class TransformerBlock final : public EncoderBlock {
@@ -57,12 +58,13 @@ class TransformerBlock final : public EncoderBlock {
 // frames only: its statistics, and so training, must not depend on how a batch was padded.
 class ConvolutionModule final : public torch::nn::Module {
  public:
-  ConvolutionModule(Build build, std::int64_t channels, int kernel, Activation activation)
-      : activation_(activation) {
+  ConvolutionModule(Build build, const EncoderSettings& settings)
+      : activation_(settings.activation) {
+    const std::int64_t channels = settings.output_size;
     pointwise1_ = register_module("pointwise_conv1",
                                   Conv1d(build, ConvShape{.in = channels, .out = 2 * channels}));
-    depthwise_ =
-        register_module("depthwise_conv", Conv1d(build, depthwise_shape(channels, kernel)));
+    depthwise_ = register_module(
+        "depthwise_conv", Conv1d(build, depthwise_shape(channels, settings.conv_kernel, settings)));
     norm_ = register_module("norm", trainer::BatchNorm(channels, build.device));
     pointwise2_ = register_module("pointwise_conv2",
                                   Conv1d(build, ConvShape{.in = channels, .out = channels}));
@@ -72,7 +74,7 @@ class ConvolutionModule final : public torch::nn::Module {
     // Kernels of width 1 are matrix products.
     torch::Tensor x =
         torch::glu(product(x_BTC, pointwise1_->weight.squeeze(2), pointwise1_->bias), -1);
-    x = depthwise_conv(zero_padding(x, context.valid_BT), depthwise_->weight, depthwise_->bias);
+    x = depthwise_conv(zero_padding(x, context.valid_BT), depthwise_->taps(), depthwise_->bias);
     const bool packed = is_training() && context.valid_index.defined();
     torch::Tensor rows = x.reshape({-1, x.size(2)});
     if (packed) rows = rows.index_select(0, context.valid_index);
@@ -107,9 +109,8 @@ class ConformerBlock final : public EncoderBlock {
       norm_ff_macaron_ = register_module("norm_ff_macaron", LayerNorm(build, size));
     }
     if (settings.use_cnn_module) {
-      conv_module_ = register_module(
-          "conv_module", std::make_shared<ConvolutionModule>(build, size, settings.conv_kernel,
-                                                             settings.activation));
+      conv_module_ =
+          register_module("conv_module", std::make_shared<ConvolutionModule>(build, settings));
       norm_conv_ = register_module("norm_conv", LayerNorm(build, size));
       norm_final_ = register_module("norm_final", LayerNorm(build, size));
     }
@@ -156,7 +157,8 @@ class GatingUnit final : public torch::nn::Module, public GateInitialization {
       : rate_(settings.dropout_rate), activation_(settings.gate_activation) {
     const std::int64_t channels = settings.cgmlp_linear_units / 2;
     norm_ = register_module("norm", LayerNorm(build, channels));
-    conv_ = register_module("conv", Conv1d(build, depthwise_shape(channels, settings.conv_kernel)));
+    conv_ = register_module(
+        "conv", Conv1d(build, depthwise_shape(channels, settings.conv_kernel, settings)));
     if (settings.use_linear_after_conv)
       linear_ = register_module("linear", Linear(build, channels, channels));
   }
@@ -225,8 +227,9 @@ class EBranchformerBlock final : public EncoderBlock {
     norm_mha_ = register_module("norm_mha", LayerNorm(build, size));
     norm_mlp_ = register_module("norm_mlp", LayerNorm(build, size));
     norm_final_ = register_module("norm_final", LayerNorm(build, size));
-    fusion_ = register_module("depthwise_conv_fusion",
-                              Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel)));
+    fusion_ = register_module(
+        "depthwise_conv_fusion",
+        Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel, settings)));
     merge_proj_ = register_module("merge_proj", Linear(build, 2 * size, size));
     if (!settings.cross_attention.empty() &&
         settings.cross_attention[static_cast<std::size_t>(index)]) {
@@ -255,7 +258,7 @@ class EBranchformerBlock final : public EncoderBlock {
     const torch::Tensor local = cgmlp_->forward(x.second, context);
     const torch::Tensor both = join_dropped(global, local, context.valid_BT, rate);
     const torch::Tensor fused =
-        depthwise_conv(both, fusion_->weight, fusion_->bias, /*residual=*/true);
+        depthwise_conv(both, fusion_->taps(), fusion_->bias, /*residual=*/true);
     // What follows the merge: a feed-forward layer, cross-attention, both or neither.
     const bool looks = !cross_attn_.is_empty() && context.memory_BSD.defined();
     const LayerNorm last = looks ? norm_cross_attn_ : norm_final_;

@@ -47,6 +47,7 @@ struct RelativeConf : CommonConf {
   std::string positionwise_layer_type = "linear";
   bool zero_triu = false;
   std::int64_t max_pos_emb_len = 5000;
+  bool causal_conv = false;
 };
 struct ConformerConf : RelativeConf {
   ConformerConf() { rel_pos_type = "legacy"; }
@@ -131,6 +132,8 @@ void add_relative(Schema<T>& s, const std::string& attention_key,
   s.field("zero_triu", of<T>(&RelativeConf::zero_triu), "zero scores of positions ahead");
   s.field("max_pos_emb_len", of<T>(&RelativeConf::max_pos_emb_len),
           "where legacy relative positions begin; other tables grow as needed", {.min = 1});
+  s.field("causal_conv", of<T>(&RelativeConf::causal_conv),
+          "convolutions over time see no later frames, as in models for streams");
 }
 
 template <class T>
@@ -284,6 +287,7 @@ EncoderSettings read_conformer(const Node& node, Problems& problems) {
   s.positions = position_kind(node, conf, problems);
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
   s.max_pos_emb_len = conf.max_pos_emb_len;
+  s.causal_conv = conf.causal_conv;
   s.activation = activation_or_identity(conf.activation);
   s.macaron = conf.macaron_style;
   s.use_cnn_module = conf.use_cnn_module;
@@ -308,6 +312,7 @@ EncoderSettings from_e_branchformer(const Node& node, const EBranchformerConf& c
   s.positions = position_kind(node, conf, problems);
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
   s.max_pos_emb_len = conf.max_pos_emb_len;
+  s.causal_conv = conf.causal_conv;
   s.activation = activation_or_identity(conf.activation);
   s.use_ffn = conf.use_ffn;
   s.macaron = conf.macaron_ffn;

@@ -66,11 +66,11 @@ PositionQueries position_queries(const torch::Tensor& q_BTD, const torch::Tensor
 torch::Tensor gated_convolution(const torch::Tensor& h_BTC, LayerNorm norm, Conv1d conv,
                                 const torch::Tensor& valid_BT, double rate,
                                 const GateFinish& finish) {
-  if (!finish && gpu::can_fuse_gate(h_BTC, *norm, *conv))
+  if (!finish && !conv->shape().causal && gpu::can_fuse_gate(h_BTC, *norm, *conv))
     return gpu::fused_gated_convolution(h_BTC, *norm, *conv, valid_BT, rate);
   const auto halves = torch::gelu(h_BTC).chunk(2, -1);
   const torch::Tensor gate =
-      depthwise_conv(zero_padding(norm(halves[1]), valid_BT), conv->weight, conv->bias);
+      depthwise_conv(zero_padding(norm(halves[1]), valid_BT), conv->taps(), conv->bias);
   return apply_dropout(halves[0] * (finish ? finish(gate) : gate), rate, rate > 0);
 }
 

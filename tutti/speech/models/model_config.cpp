@@ -285,7 +285,7 @@ DecoderSettings read_attention_decoder(const Node& node, Problems& problems) {
 
 struct PredictorConf : PredictorSettings {
   std::string rnn_type = "lstm";
-  std::int64_t embed_size = 256;
+  std::optional<std::int64_t> vector_size;
   double embed_dropout_rate = 0.0;
   std::int64_t embed_pad = 0;
 };
@@ -294,12 +294,14 @@ Schema<PredictorConf> predictor_schema(const std::string& name) {
   using T = PredictorConf;
   Schema<T> s("decoder_conf", "Prediction network of a transducer.");
   if (name == "stateless") {
-    s.field("embed_size", &T::embed_size, "size of a token's vector", {.min = 1});
+    s.field("embed_size", &T::vector_size, "size of a token's vector; null: 256", {.min = 1});
     s.field("embed_dropout_rate", &T::embed_dropout_rate, "dropout", {.min = 0, .max = 1});
   } else {
     s.field("rnn_type", &T::rnn_type, "kind of layers", {.one_of = {"lstm", "gru"}});
     s.field("num_layers", of<T>(&PredictorSettings::num_layers), "number of layers", {.min = 1});
     s.field("hidden_size", of<T>(&PredictorSettings::hidden_size), "width", {.min = 1});
+    s.field("embed_size", &T::vector_size, "size of a token's vector; null: hidden_size",
+            {.min = 1});
     s.field("dropout", of<T>(&PredictorSettings::dropout), "dropout after a layer",
             {.min = 0, .max = 1});
     s.field("dropout_embed", of<T>(&PredictorSettings::dropout_embed), "dropout of embeddings",
@@ -313,9 +315,10 @@ PredictorSettings read_predictor(const std::string& name, const Node& node, Prob
   PredictorConf conf = predictor_schema(name).parse(node, problems);
   conf.kind = name == "stateless" ? "stateless" : conf.rnn_type;
   if (name == "stateless") {
-    conf.hidden_size = conf.embed_size;
+    conf.hidden_size = conf.vector_size.value_or(256);
     conf.dropout_embed = conf.embed_dropout_rate;
   }
+  conf.embed_size = conf.vector_size.value_or(0);
   return conf;
 }
 

@@ -67,6 +67,10 @@ torch::Tensor Conv1dImpl::forward(const torch::Tensor& x_BCT) {
   return torch::conv1d(x_BCT, weight, bias, shape_.stride, shape_.padding, 1, shape_.groups);
 }
 
+torch::Tensor Conv1dImpl::taps() const {
+  return shape_.causal ? torch::constant_pad_nd(weight, {0, shape_.kernel - 1}) : weight;
+}
+
 Conv2dImpl::Conv2dImpl(Build build, ConvShape shape) : shape_(shape) {
   weight = register_parameter(
       "weight", build.tensor({shape.out, shape.in / shape.groups, shape.kernel, shape.kernel}));

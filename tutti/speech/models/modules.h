@@ -51,12 +51,16 @@ struct ConvShape {
   std::int64_t in = 1, out = 1;
   int kernel = 1, stride = 1, padding = 0;
   std::int64_t groups = 1;
+  bool causal = false;  // of one filter per channel: see taps()
 };
 
 class Conv1dImpl : public torch::nn::Module {
  public:
   Conv1dImpl(Build build, ConvShape shape);
   torch::Tensor forward(const torch::Tensor& x_BCT);
+  // The weight for depthwise_conv. A causal filter is the left half of one twice as wide, whose
+  // right half is 0: it looks back only, and all kernels serve it.
+  torch::Tensor taps() const;
   const ConvShape& shape() const { return shape_; }
   torch::Tensor weight, bias;
 

@@ -17,8 +17,9 @@ PredictorState PredictorState::index_select(const torch::Tensor& rows) const {
 
 PredictorImpl::PredictorImpl(Build build, const PredictorSettings& settings) : settings_(settings) {
   const std::int64_t size = settings.hidden_size;
-  embedding_ =
-      register_module("embed", Embedding(build, settings.vocab_size, size, settings.blank_id));
+  const std::int64_t embed_size = settings.embed_size > 0 ? settings.embed_size : size;
+  embedding_ = register_module(
+      "embed", Embedding(build, settings.vocab_size, embed_size, settings.blank_id));
   if (settings.kind == "stateless") return;
   if (settings.kind != "lstm" && settings.kind != "gru")
     throw ConfigError("decoder_conf.rnn_type: got '" + settings.kind + "', expected lstm or gru");
@@ -27,8 +28,8 @@ PredictorImpl::PredictorImpl(Build build, const PredictorSettings& settings) : s
   for (std::int64_t i = 0; i < settings.num_layers; ++i) {
     auto layer = list->register_module(std::to_string(i), std::make_shared<torch::nn::Module>());
     RecurrentLayer weights;
-    weights.weight_ih =
-        layer->register_parameter("weight_ih_l0", build.tensor({gates * size, size}));
+    weights.weight_ih = layer->register_parameter(
+        "weight_ih_l0", build.tensor({gates * size, i == 0 ? embed_size : size}));
     weights.weight_hh =
         layer->register_parameter("weight_hh_l0", build.tensor({gates * size, size}));
     weights.bias_ih = layer->register_parameter("bias_ih_l0", build.tensor({gates * size}));

@@ -6,12 +6,14 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/npy.h"
+#include "tutti/speech/espnet/transducer_config.h"
 #include "tutti/speech/loading/state_dict.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/models/adapt_config.h"
 #include "tutti/systems/models/model_info.h"
 #include "tutti/systems/models/model_source.h"
+#include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/pack.h"
 
 namespace tutti::systems {
@@ -86,6 +88,9 @@ void convert_model(const fs::path& folder, const fs::path& out, bool force) {
                   "```\n",
                   fs::absolute(out).filename().string(), source.weights.filename().string()));
   write_file_atomic(out / kPackedConfig, config::to_yaml(config::from_json(config)));
+  if (is_transducer_task(training))  // a pack is of task asr, whose searches begin elsewhere
+    write_file_atomic(out / kPackedDecoding,
+                      config::to_yaml(config::from_json(speech::transducer_search_defaults())));
   if (const std::string adapt = adapt_config(config); !adapt.empty())
     write_file_atomic(out / kPackedAdapt, adapt);
   log::info("{} converted into {}", source.root.string(), out.string());

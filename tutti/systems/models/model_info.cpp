@@ -64,7 +64,7 @@ void describe_network(const speech::ModelFolder& folder, const config::Node& tra
   info["token_type"] =
       training["dataset"]["preprocessor"]["token_type"].value_or<std::string>("bpe");
   info["sample_rate"] = s.frontend.fs;
-  if (info["task"] != "asr") {
+  if (is_s2t(training) || is_s2t_ctc(training)) {
     const speech::OwsmSymbols symbols = owsm_symbols(training);
     const speech::TokenList list(s.token_list);
     // OWSM-CTC can do without the tokens of times, by which the others are told from languages.
@@ -100,7 +100,10 @@ Json describe_model(const fs::path& path) {
   config::Problems problems;
   const config::Node training = speech::read_training_config(folder, problems);
   if (problems.empty()) {
-    info["task"] = is_s2t(training) ? "s2t" : is_s2t_ctc(training) ? "s2t_ctc" : "asr";
+    info["task"] = is_s2t(training)               ? "s2t"
+                   : is_s2t_ctc(training)         ? "s2t_ctc"
+                   : is_transducer_task(training) ? "asr_transducer"
+                                                  : "asr";
     speech::AsrSettings settings = speech::read_asr_settings(training, problems);
     if (problems.empty()) describe_network(folder, training, settings, info);
   }

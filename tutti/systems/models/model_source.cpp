@@ -12,6 +12,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/espnet/flat_config.h"
+#include "tutti/speech/espnet/transducer_config.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/pack.h"
@@ -120,6 +121,21 @@ config::Node read_model_config(const speech::ModelFolder& model) {
 
 void complete_options(const config::Node& training, const config::Node& asked,
                       speech::Speech2TextOptions& options) {
+  const auto is_set = [&](const char* key) { return asked.is_map() && !asked[key].is_null(); };
+  if (is_set("beam_search_config")) {
+    speech::TransducerConf& conf = options.transducer_conf;
+    conf = options.beam_search_config;
+    if (conf.search_type == "default") conf.search_type = "beam";
+    conf.score_norm = conf.score_norm.value_or(false);
+  }
+  if (is_transducer_task(training)) {
+    const Json there = speech::transducer_search_defaults();
+    if (!is_set("beam_size")) options.beam_size = there["beam_size"];
+    if (!is_set("beam_search_config") && !is_set("transducer_conf")) {
+      options.transducer_conf.search_type = there["transducer_conf"]["search_type"];
+      options.transducer_conf.score_norm = there["transducer_conf"]["score_norm"].get<bool>();
+    }
+  }
   if (is_s2t_ctc(training)) {
     const std::string target = asked.is_map() ? asked["_target_"].value_or<std::string>("") : "";
     const bool is_search = target.ends_with(".Speech2Text") ||
@@ -138,7 +154,6 @@ void complete_options(const config::Node& training, const config::Node& asked,
                         "leave lang_sym out");
     return;
   }
-  const auto is_set = [&](const char* key) { return asked.is_map() && !asked[key].is_null(); };
   if (!is_set("beam_size")) options.beam_size = 5;
   if (!is_set("ctc_weight")) options.ctc_weight = 0.0;
   if (options.lang_sym.empty()) options.lang_sym = "<eng>";

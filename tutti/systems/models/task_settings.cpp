@@ -15,6 +15,10 @@ bool is_s2t(const config::Node& training) { return is_task(training["task"], "s2
 
 bool is_s2t_ctc(const config::Node& training) { return is_task(training["task"], "s2t_ctc"); }
 
+bool is_transducer_task(const config::Node& training) {
+  return training["espnet_task"].value_or<std::string>("") == "asr_transducer";
+}
+
 void check_trainable(const config::Node& training, config::Problems& problems) {
   if (is_s2t_ctc(training))
     problems.add(
