@@ -7,6 +7,7 @@
 #include "tutti/config/merge.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
+#include "tutti/speech/text/sentencepiece_file.h"
 #include "tutti/systems/preprocessor_settings.h"
 
 namespace tutti::systems {
@@ -51,6 +52,20 @@ void copy_to(const fs::path& from, const fs::path& to) {
     fs::copy_file(to, fmt::format("{}.{}", to.string(), number));
   }
   write_file_atomic(to, content);
+}
+
+// Sentencepiece notes in a model which files it was made of; what it does is in its pieces.
+bool cut_alike(const std::string& a, const std::string& b, const fs::path& file) {
+  const auto of = [&](const std::string& bytes) {
+    return speech::parse_sentencepiece_file(bytes, file.string());
+  };
+  const speech::SentencePieceFile x = of(a), y = of(b);
+  const auto same = [](const speech::Piece& p, const speech::Piece& q) {
+    return p.text == q.text && p.score == q.score && p.type == q.type;
+  };
+  return x.model == y.model && x.byte_fallback == y.byte_fallback &&
+         x.normalizer.precompiled_charsmap == y.normalizer.precompiled_charsmap &&
+         std::equal(x.pieces.begin(), x.pieces.end(), y.pieces.begin(), y.pieces.end(), same);
 }
 
 TokenChange change_of_list(const std::string& before, const std::string& now) {
@@ -105,10 +120,12 @@ std::vector<TokenChange> token_changes(const Node& before, const Node& now,
     const std::string old_content = read_file(was->file), content = read_file(is.file);
     if (old_content == content) continue;
     TokenChange change;
-    if (is.key == kPieces)
-      change.before = was->file.string(), change.now = "other content in " + is.file.string();
-    else
+    if (is.key != kPieces) {
       change = change_of_list(old_content, content);
+    } else if (!cut_alike(old_content, content, is.file)) {
+      change.before = was->file.string();
+      change.now = "other pieces in " + is.file.string();
+    }
     if (change.before.empty()) continue;
     change.key = is.key;
     change.kept = was->file;
