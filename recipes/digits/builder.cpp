@@ -1,6 +1,6 @@
-// The demo corpus: spoken numbers made from what Debian offers. espeak-ng and flite speak them in many voices. The
-// voices of `test_voices` are never heard in training, nor is that of `test_human`: one woman's recorded digits
-// (asterisk-core-sounds-en-wav). No text of a test set is one of training's or validation's.
+// The demo corpus: spoken numbers made from what Debian offers. espeak-ng and flite speak them in many voices. Those of
+// `test_voices` are never heard in training, those of `test_texts` are; no text of a test set is one of training's or
+// validation's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +8,8 @@
 
 #include "numbers.h"
 #include "tutti/config/plugin.h"
-#include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
-#include "tutti/data/io/audio.h"
 #include "tutti/systems/dataset_builder.h"
 #include "voices.h"
 
@@ -27,9 +25,7 @@ struct DigitsSettings {
   int num_train = 1600;
   int num_valid = 100;
   int num_test = 120;
-  int num_human = 60;
   std::uint64_t seed = 0;
-  std::string human_dir = "/usr/share/asterisk/sounds/en_US_f_Allison/digits";
 };
 
 struct Voice {
@@ -59,20 +55,18 @@ class DigitsBuilder final : public systems::DatasetBuilder {
  public:
   explicit DigitsBuilder(DigitsSettings settings) : settings_(std::move(settings)) {}
   std::vector<std::string> splits() const override {
-    return {"train", "valid", "test_voices", "test_human"};
+    return {"train", "valid", "test_voices", "test_texts"};
   }
 
   void build(const BuildContext& context) const override {
-    if (!fs::exists(settings_.human_dir))
-      throw DataError("no recordings in " + settings_.human_dir,
-                      "install asterisk-core-sounds-en-wav, or set create_dataset.human_dir");
     make_folders(context.data_dir / "wav");
     std::set<std::string> known;  // texts of the sets before
     const auto train = speak(context, "train", settings_.num_train, training_voices(), known);
     const auto valid = speak(context, "valid", settings_.num_valid, training_voices(), known);
     write_manifest(manifest_path(context.data_dir, "test_voices"),
                    speak(context, "test_voices", settings_.num_test, test_voices(), known));
-    write_manifest(manifest_path(context.data_dir, "test_human"), join_recordings(context, known));
+    write_manifest(manifest_path(context.data_dir, "test_texts"),
+                   speak(context, "test_texts", settings_.num_test, training_voices(), known));
     write_manifest(manifest_path(context.data_dir, "valid"), valid);
     write_manifest(manifest_path(context.data_dir, "train"), train);
   }
@@ -97,36 +91,6 @@ class DigitsBuilder final : public systems::DatasetBuilder {
     return utterances;
   }
 
-  // Sequences of recorded digits with short pauses.
-  std::vector<Json> join_recordings(const BuildContext& context,
-                                    std::set<std::string>& known) const {
-    std::vector<data::Audio> words;
-    for (int digit = 0; digit < 10; ++digit)
-      words.push_back(
-          data::read_audio(fs::path(settings_.human_dir) / fmt::format("{}.wav", digit)));
-    std::vector<Json> utterances;
-    Random rng({settings_.seed, hash64("test_human")});
-    while (utterances.size() < static_cast<std::size_t>(settings_.num_human)) {
-      const std::string digits = random_digits(rng, 2);
-      if (!known.insert(digits_in_words(digits)).second) continue;
-      data::Audio joined{.samples = {}, .sample_rate = words[0].sample_rate};
-      auto& samples = joined.samples;
-      for (const char digit : digits) {
-        const auto& word = words[static_cast<std::size_t>(digit - '0')];
-        samples.insert(samples.end(), word.samples.begin(), word.samples.end());
-        samples.insert(samples.end(),
-                       static_cast<std::size_t>(rng.uniform(0.02, 0.15) * word.sample_rate), 0.0F);
-      }
-      const std::string id = fmt::format("test_human_{:05}", utterances.size());
-      data::write_wav(context.data_dir / "wav" / (id + ".wav"), joined);
-      utterances.push_back({{"id", id},
-                            {"audio", "wav/" + id + ".wav"},
-                            {"text", digits_in_words(digits)},
-                            {"speaker", "allison"}});
-    }
-    return utterances;
-  }
-
   DigitsSettings settings_;
 };
 
@@ -138,12 +102,8 @@ TUTTI_PLUGIN(registry) {
   schema.field("num_train", &S::num_train, "utterances of training", {.min = 1});
   schema.field("num_valid", &S::num_valid, "utterances of validation, by training's voices",
                {.min = 1});
-  schema.field("num_test", &S::num_test, "utterances by voices that training never hears",
-               {.min = 1});
-  schema.field("num_human", &S::num_human, "sequences of recorded digits, for the test alone",
-               {.min = 1});
+  schema.field("num_test", &S::num_test, "utterances of each test set", {.min = 1});
   schema.field("seed", &S::seed, "of texts and voices");
-  schema.field("human_dir", &S::human_dir, "recordings 0.wav to 9.wav");
   registry.add<systems::DatasetBuilder>(
       schema, [](const S& settings) { return std::make_unique<DigitsBuilder>(settings); });
 }

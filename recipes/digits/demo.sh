@@ -9,5 +9,5 @@ tutti=../../build/bin/tutti
 cat <<TEXT
 
 report:  $PWD/exp/training/report.html
-talk to it:  $tutti demo --config $PWD/conf/demo.yaml
+try it in a browser:  $tutti demo --config $PWD/conf/demo.yaml
 TEXT

@@ -50,8 +50,7 @@ class CollectStats : public testing::Test {
                                       (folder_.path() / "conf/training.yaml").string(),
                                       "create_dataset.num_train=150",
                                       "create_dataset.num_valid=10",
-                                      "create_dataset.num_test=2",
-                                      "create_dataset.num_human=2"};
+                                      "create_dataset.num_test=2"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

@@ -48,7 +48,6 @@ class Recipe : public testing::Test {
                 "create_dataset.num_train=24",
                 "create_dataset.num_valid=6",
                 "create_dataset.num_test=8",
-                "create_dataset.num_human=2",
                 "trainer.max_epochs=3",
                 "model.encoder_conf.num_blocks=1"});
   }
@@ -71,9 +70,9 @@ std::set<std::string> sound_of(const fs::path& file) {
 
 TEST_F(Recipe, TestSetsShareNeitherTextsNorVoicesWithTraining) {
   const std::string conf = (folder_.path() / "conf/training.yaml").string();
-  const CommandResult result = run({"create_dataset", "--config", conf,
-                                    "create_dataset.num_train=300", "create_dataset.num_valid=20",
-                                    "create_dataset.num_test=60", "create_dataset.num_human=30"});
+  const CommandResult result =
+      run({"create_dataset", "--config", conf, "create_dataset.num_train=300",
+           "create_dataset.num_valid=20", "create_dataset.num_test=60"});
   ASSERT_TRUE(result.ok()) << result.describe();
   const auto values = [&](const std::string& set, const char* key) {
     std::set<std::string> found;
@@ -86,16 +85,15 @@ TEST_F(Recipe, TestSetsShareNeitherTextsNorVoicesWithTraining) {
   ASSERT_THAT(version.out, HasSubstr(at));
   const fs::path variants =
       fs::path(trim(version.out.substr(version.out.find(at) + at.size()))) / "voices/!v";
-  for (const char* test : {"test_voices", "test_human"}) {
-    for (const char* key : {"text", "speaker"})
-      for (const char* set : {"train", "valid"})
-        for (const auto& value : values(test, key))
-          EXPECT_EQ(values(set, key).count(value), 0U) << test << " and " << set << ": " << value;
-    for (const auto& voice : values(test, "speaker")) {
-      for (const auto& other : values("train", "speaker")) {
-        if (!fs::exists(variants / voice) || !fs::exists(variants / other)) continue;  // of flite
-        EXPECT_NE(sound_of(variants / voice), sound_of(variants / other)) << voice << ", " << other;
-      }
+  for (const auto& [test, key] :
+       {std::pair{"test_voices", "text"}, {"test_voices", "speaker"}, {"test_texts", "text"}})
+    for (const char* set : {"train", "valid"})
+      for (const auto& value : values(test, key))
+        EXPECT_EQ(values(set, key).count(value), 0U) << test << " and " << set << ": " << value;
+  for (const auto& voice : values("test_voices", "speaker")) {
+    for (const auto& other : values("train", "speaker")) {
+      if (!fs::exists(variants / voice) || !fs::exists(variants / other)) continue;  // of flite
+      EXPECT_NE(sound_of(variants / voice), sound_of(variants / other)) << voice << ", " << other;
     }
   }
 }
@@ -105,7 +103,7 @@ TEST_F(Recipe, GoesFromNothingToErrorRatesAndSkipsWhatIsDone) {
   ASSERT_TRUE(first.ok()) << first.describe();
   const std::string inference = "exp/training/inference/";
   EXPECT_EQ(split(trim(read(inference + "test_voices/results.jsonl")), '\n').size(), 8U);
-  EXPECT_EQ(split(trim(read(inference + "test_human/hyp.scp")), '\n').size(), 2U);
+  EXPECT_EQ(split(trim(read(inference + "test_texts/hyp.scp")), '\n').size(), 8U);
   const Json metrics = parse_json(read(inference + "metrics.json"), "metrics.json");
   EXPECT_EQ(metrics["espnet3.systems.asr.metrics.wer.WER"]["test_voices"]["utterances"], 8);
   EXPECT_THAT(read("exp/training/report.html"), HasSubstr("<svg"));

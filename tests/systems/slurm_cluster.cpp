@@ -22,19 +22,19 @@ constexpr const char* kExp = "exp/training/";
 constexpr const char* kWeights = "exp/training/checkpoints/valid.loss.ave_3best.safetensors";
 constexpr const char* kTraining = "create_dataset train_tokenizer collect_stats train";
 const std::vector<std::string> kDecoded = {"test_voices/results.jsonl", "test_voices/hyp.scp",
-                                           "test_voices/ref.scp",       "test_human/results.jsonl",
-                                           "test_human/hyp.scp",        "test_human/ref.scp"};
+                                           "test_voices/ref.scp",       "test_texts/results.jsonl",
+                                           "test_texts/hyp.scp",        "test_texts/ref.scp"};
 
 // The digits recipe, cut down to seconds.
 std::vector<std::string> stages(const RecipeFolder& recipe, const std::string& names,
                                 const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", "--stages"};
   for (const auto& name : split_words(names)) words.push_back(name);
-  words.insert(words.end(), {"--training_config", recipe.conf("training.yaml"),
-                             "--inference_config", recipe.conf("inference.yaml"),
-                             "create_dataset.num_train=60", "create_dataset.num_valid=8",
-                             "create_dataset.num_test=24", "create_dataset.num_human=16",
-                             "trainer.max_epochs=6", "model.encoder_conf.num_blocks=1"});
+  words.insert(
+      words.end(),
+      {"--training_config", recipe.conf("training.yaml"), "--inference_config",
+       recipe.conf("inference.yaml"), "create_dataset.num_train=60", "create_dataset.num_valid=8",
+       "create_dataset.num_test=24", "trainer.max_epochs=6", "model.encoder_conf.num_blocks=1"});
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -160,7 +160,7 @@ TEST_F(SlurmRecipe, DecodingWritesTheSameBytesOnEveryBackend) {
                  recipe.conf(name + ".yaml"));
     const auto there = recipe.run(words);
     ASSERT_TRUE(there.ok()) << name << ": " << there.describe();
-    for (const char* set : {"test_voices", "test_human"}) {
+    for (const char* set : {"test_voices", "test_texts"}) {
       const auto waited = recipe.run({"wait", (recipe.path() / name / set).string()});
       EXPECT_EQ(waited.exit_code, 0) << name << waited.out << waited.err;
     }

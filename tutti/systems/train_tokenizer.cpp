@@ -70,6 +70,8 @@ void train_tokenizer(const StageContext& context) {
   const fs::path text = context.folder("data_dir") / "train_tokenizer" / "train.txt";
   make_folders(text.parent_path());
   write_file_atomic(text, join(lines, "\n") + "\n");
+  log::info("spm_train makes {} pieces of {} lines", tokenizer["vocab_size"].value_or(5000),
+            lines.size());
   const auto files = speech::train_sentencepiece(
       {.input = text,
        .save_path = save_path,
