@@ -5,6 +5,7 @@ tutti_add_room(speech_settings COLD SOURCES ${speech_settings} tutti/speech/mode
                tutti/speech/models/encoder_config.cpp tutti/speech/text/cleaners.cpp tutti/speech/text/utf8.cpp
                PUBLIC tutti::config tutti::data)
 file(GLOB_RECURSE trainer_settings CONFIGURE_DEPENDS tutti/trainer/*_settings.cpp)
+tutti_join(trainer_settings trainer_settings ${trainer_settings})
 tutti_add_room(trainer_settings COLD SOURCES ${trainer_settings} PUBLIC tutti::config)
 file(GLOB_RECURSE systems_settings CONFIGURE_DEPENDS tutti/systems/*_settings.cpp)
 tutti_add_room(schemas COLD SOURCES ${systems_settings} tutti/systems/standard_checker.cpp

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool is_number(std::string_view text) {
+bool is_job_id(std::string_view text) {
   return !text.empty() && text.size() < 10 &&
          text.find_first_not_of("0123456789") == std::string_view::npos;
 }
@@ -49,7 +49,7 @@ std::vector<std::string> parse_qsub_terse(std::string_view out, int num_jobs) {
   std::string id;
   for (const std::string& line : split(out, '\n')) {
     const std::string word(trim(line));
-    if (is_number(word.substr(0, word.find('.'))) && word.find(' ') == std::string::npos)
+    if (is_job_id(word.substr(0, word.find('.'))) && word.find(' ') == std::string::npos)
       id = word.substr(0, word.find('.'));
   }
   if (id.empty()) return {};
@@ -77,7 +77,7 @@ std::map<std::string, QueueState> parse_qstat_xml(std::string_view out) {
       const std::string low = part.substr(0, dash);
       std::string high = dash == std::string::npos ? low : part.substr(dash + 1);
       high = high.substr(0, high.find(':'));
-      if (!is_number(low) || !is_number(high)) continue;
+      if (!is_job_id(low) || !is_job_id(high)) continue;
       for (int task = std::stoi(low); task <= std::stoi(high); ++task)
         states[fmt::format("{}.{}", id, task)] = state;
     }

@@ -195,7 +195,7 @@ Fingerprint set_inputs(const config::Node& inference, const TestSets& sets, std:
   return inputs.add("first", sets.begin_of(set));  // what an item's number in the journal means
 }
 
-bool is_up_to_date(const fs::path& folder, const Fingerprint& inputs) {
+bool is_decoded(const fs::path& folder, const Fingerprint& inputs) {
   const Json manifest = parallel::read_manifest(folder);
   return manifest.is_object() && manifest.value("state", "") == "done" &&
          manifest.value("failed", 0) == 0 &&
@@ -288,7 +288,7 @@ void infer(const StageContext& context) {
       return dataset->uid(index - begin);
     };
     const bool is_done = !options.start_over && parallel::current_parallel().resume &&
-                         is_up_to_date(options.output_dir, options.fingerprint);
+                         is_decoded(options.output_dir, options.fingerprint);
     const auto items = parallel::range(begin, begin + dataset->size());
     if (leaves && !is_done) {
       if (!tried && fs::exists(options.output_dir / "results.jsonl")) try_model(inference);
