@@ -251,7 +251,7 @@ def random_weights(model):
 
 
 @torch.no_grad()
-def balance(model):
+def balance(model, blanks):
     """A joint network that hears which frame it is and what came before, and mostly says blank: else no search of it would end."""
     model.eval()
     model.encoder.dynamic_chunk_training = False
@@ -267,7 +267,7 @@ def balance(model):
     joint.lin_out.weight.normal_(std=1.5)
     heard = frames[torch.randint(0, len(frames), (4000,))]
     said = joint(heard, states[torch.randint(0, len(states), (4000,))])
-    joint.lin_out.bias[0] += (said[:, 1:].max(1).values - said[:, 0]).quantile(0.95)
+    joint.lin_out.bias[0] += (said[:, 1:].max(1).values - said[:, 0]).quantile(blanks)
 
 
 def old_names(state):
@@ -415,7 +415,7 @@ def make(out, family):
     model, _ = task.build_model_from_file(str(exp / "config.yaml"), None, "cpu")
     random_weights(model)
     if task is ASRTransducerTask:
-        balance(model)
+        balance(model, 0.99 if "lstm" in str(settings) else 0.95)
     weights = exp / "valid.acc.ave_10best.pth"
     torch.save(model.state_dict(), weights)
     files = {name + "_train_config": str(exp / "config.yaml"), name + "_model_file": str(weights)}

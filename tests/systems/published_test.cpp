@@ -108,7 +108,7 @@ TEST_F(Published, FolderZipAndPackSayWhatEspnetSays) {
 // ESPnet's task of their own: an encoder of blocks, other names of weights, another search.
 TEST_F(Published, TransducersOfTheirOwnTaskSayWhatEspnetSays) {
   const auto sounds = write_sounds("asr", kMany);
-  for (const std::string family : {"rnnt_ebranchformer", "rnnt_branchformer"}) {
+  for (const std::string family : {"rnnt_conformer", "rnnt_ebranchformer", "rnnt_branchformer"}) {
     const std::string folder = folder_of(family).string();
     const auto shown = run({"model", "show", folder});
     EXPECT_TRUE(shown.ok()) << shown.describe();
