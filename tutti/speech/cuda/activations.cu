@@ -46,16 +46,10 @@ __device__ void walk_columns(std::int64_t rows, int columns, const Sums& to, Vis
   float* partials = to.partials;
   const int column = (blockIdx.x * 32 + threadIdx.x) * kPack;
   float sums[kSums][kPack] = {};
-  if (column < columns) {
-    const std::int64_t step = gridDim.y * kRowsAtOnce;
-    std::int64_t row = blockIdx.y * kRowsAtOnce + threadIdx.y;
-    // Four rows are asked for before the first is there: blocks are few, so that their sums are.
-    for (; row + 3 * step < rows; row += 4 * step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) visit(row + i * step, column, sums);
-    }
-    for (; row < rows; row += step) visit(row, column, sums);
-  }
+  if (column < columns)
+    for (std::int64_t row = blockIdx.y * kRowsAtOnce + threadIdx.y; row < rows;
+         row += gridDim.y * kRowsAtOnce)
+      visit(row, column, sums);
   for (int s = 0; s < kSums; ++s) {
     for (int i = 0; i < kPack; ++i) shared[threadIdx.y][threadIdx.x * kPack + i] = sums[s][i];
     __syncthreads();
@@ -75,15 +69,13 @@ __device__ void walk_columns(std::int64_t rows, int columns, const Sums& to, Vis
   if (!is_last) return;
   for (int s = 0; s < kSums; ++s) {
     float mine[kPack] = {};
-    if (column < columns) {
-#pragma unroll 4
+    if (column < columns)
       for (int block = threadIdx.y; block < gridDim.y; block += kRowsAtOnce) {
         const float* from =
             partials + (static_cast<std::int64_t>(s) * gridDim.y + block) * columns + column;
 #pragma unroll
         for (int i = 0; i < kPack; ++i) mine[i] += __ldcg(from + i);
       }
-    }
     for (int i = 0; i < kPack; ++i) shared[threadIdx.y][threadIdx.x * kPack + i] = mine[i];
     __syncthreads();
     const int place = threadIdx.y * 32 + threadIdx.x, at = blockIdx.x * 32 * kPack + place;

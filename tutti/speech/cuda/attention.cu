@@ -1,16 +1,7 @@
-#include <algorithm>
-
 #include "tutti/speech/cuda/device.cuh"
 
 namespace tutti::speech::cuda {
 namespace {
-
-constexpr int kNeighbours = 8;  // that a thread writes at once
-
-// Threads for a row of so many numbers, in whole warps.
-unsigned row_threads(std::int64_t size) {
-  return std::min(parts(parts(size, kNeighbours), 32) * 32, 256U);
-}
 
 // One block per row (b, h, i).
 template <class T>
@@ -21,22 +12,10 @@ __global__ void shift(const T* __restrict__ scores, const T* __restrict__ key_bi
   const T* row = scores + ((static_cast<std::int64_t>(h) * batch + b) * frames + i) * columns +
                  (frames - 1 - i);
   T* to = out + ((static_cast<std::int64_t>(b) * heads + h) * frames + i) * out_row;
-  const auto score = [&](int j) {
-    return to_float(row[j]) + (key_bias == nullptr
-                                   ? 0.0F
-                                   : to_float(key_bias[static_cast<std::int64_t>(b) * frames + j]));
-  };
-  // Rows are read from anywhere and written eight neighbours at a time.
-  for (int first = threadIdx.x * kNeighbours; first < frames; first += blockDim.x * kNeighbours) {
-    if (first + kNeighbours <= frames && out_row % kNeighbours == 0) {
-      float scores[kNeighbours];
-#pragma unroll
-      for (int n = 0; n < kNeighbours; ++n) scores[n] = score(first + n);
-      write_pack(to + first, scores);
-    } else {
-      for (int j = first; j < min(first + kNeighbours, frames); ++j)
-        to[j] = from_float<T>(score(j));
-    }
+  for (int j = threadIdx.x; j < frames; j += blockDim.x) {
+    const float bias =
+        key_bias == nullptr ? 0.0F : to_float(key_bias[static_cast<std::int64_t>(b) * frames + j]);
+    to[j] = from_float<T>(to_float(row[j]) + bias);
   }
 }
 
@@ -47,20 +26,9 @@ __global__ void shift_back(const T* __restrict__ grad_out, std::int64_t stride_b
   const int i = blockIdx.x, h = blockIdx.y, b = blockIdx.z;
   const T* from = grad_out + b * stride_b + h * stride_h + i * stride_i;
   T* row = grad + ((static_cast<std::int64_t>(h) * batch + b) * frames + i) * columns;
-  const auto gradient = [&](int n) {
+  for (int n = threadIdx.x; n < columns; n += blockDim.x) {
     const int j = n - (frames - 1 - i);
-    return j >= 0 && j < frames ? to_float(from[j]) : 0.0F;
-  };
-  for (int first = threadIdx.x * kNeighbours; first < columns; first += blockDim.x * kNeighbours) {
-    if (columns % kNeighbours == 0) {
-      float gradients[kNeighbours];
-#pragma unroll
-      for (int n = 0; n < kNeighbours; ++n) gradients[n] = gradient(first + n);
-      write_pack(row + first, gradients);
-    } else {
-      for (int n = first; n < min(first + kNeighbours, columns); ++n)
-        row[n] = from_float<T>(gradient(n));
-    }
+    row[n] = j >= 0 && j < frames ? from[j] : from_float<T>(0.0F);
   }
 }
 
@@ -150,7 +118,7 @@ void relative_shift(Number type, const void* scores, const void* key_bias, void*
                   static_cast<unsigned>(size.batch));
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    shift<T><<<grid, row_threads(size.frames), 0, stream>>>(
+    shift<T><<<grid, 128, 0, stream>>>(
         static_cast<const T*>(scores), static_cast<const T*>(key_bias), static_cast<T*>(out),
         static_cast<int>(size.batch), static_cast<int>(size.heads), static_cast<int>(size.frames),
         static_cast<int>(size.columns), static_cast<int>(size.out_row));
@@ -164,7 +132,7 @@ void relative_shift_back(Number type, const void* grad_out, const std::int64_t (
                   static_cast<unsigned>(size.batch));
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    shift_back<T><<<grid, row_threads(size.columns), 0, stream>>>(
+    shift_back<T><<<grid, 128, 0, stream>>>(
         static_cast<const T*>(grad_out), strides[0], strides[1], strides[2],
         static_cast<T*>(grad_scores), static_cast<int>(size.batch), static_cast<int>(size.frames),
         static_cast<int>(size.columns));
