@@ -105,9 +105,10 @@ config::Node model_block(const config::Node& inference) {
   return device.empty() ? model : config::with_key(model, "device", device);
 }
 
-// Utterances together where nobody says how many: enough to keep a GPU busy with a model of a
-// billion parameters. Where its memory ends before, batches are halved (speech2text.h).
-constexpr std::size_t kTogetherOnGpu = 128;
+// Utterances together where nobody says how many: 64 took 20 GB with a model of a billion
+// parameters, and half of that fits most cards. Where memory ends before, batches are halved
+// (speech2text.h).
+constexpr std::size_t kTogetherOnGpu = 32;
 
 // Whether the config itself says that it decodes on a GPU; the machine it is read on may have none.
 bool is_for_gpu(const config::Node& inference) {

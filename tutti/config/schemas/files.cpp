@@ -200,8 +200,8 @@ Schema<InferenceFile> inference_schema() {
   s.refused("input_key", {"speech"}, "remove it: models get the speech of a sample");
   s.field("output_keys", &S::output_keys, "keys of the result that are written");
   s.field("idx_key", &S::idx_key, "key of a sample that names it; null: utt_id");
-  s.field("batch_size", &S::batch_size,
-          "utterances decoded together; null: one, on a GPU up to 128", {.min = 1});
+  s.field("batch_size", &S::batch_size, "utterances decoded together; null: one, on a GPU up to 32",
+          {.min = 1});
   s.field("on_bad", &S::on_bad,
           "what an utterance does that cannot be decoded; null: as parallel.on_error",
           {.one_of = {"stop", "skip"}});
