@@ -192,6 +192,7 @@ class NcclCollectives final : public Collectives {
   NcclCollectives(KeyValue& store, int rank, int world_size, at::Device device, Control& control)
       : Collectives(rank, world_size),
         api_(load_api()),
+        control_(control),
         device_(device),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {
     c10::cuda::CUDAGuard guard(device_);
@@ -261,11 +262,18 @@ class NcclCollectives final : public Collectives {
   // Abort frees the communicator, so nothing may be called after it, nor beside it.
   template <class Call>
   void call(Call function, const char* what) {
-    std::lock_guard lock(calling_);
-    check(aborted_ ? kSuccess : function(), what);
+    Result result = kSuccess;
+    {
+      std::lock_guard lock(calling_);
+      if (!aborted_) result = function();
+    }
+    check(result, what);
   }
   void check(Result result, const char* what) {
-    if (aborted_) throw CommError("nccl: aborted because another rank failed");
+    if (aborted_) {
+      control_.check_peers(std::chrono::seconds(5));  // knows which rank, and why
+      throw CommError("nccl: aborted because another rank failed");
+    }
     if (result != kSuccess && result != kInProgress)
       throw CommError(fmt::format("{}: {}", what, api_.get_error_string(result)),
                       "set NCCL_DEBUG=INFO and look at the first warning");
@@ -290,6 +298,7 @@ class NcclCollectives final : public Collectives {
   }
 
   Api api_;
+  Control& control_;
   at::Device device_;
   c10::cuda::CUDAStream stream_;
   std::mutex calling_;  // the side channel's thread aborts
