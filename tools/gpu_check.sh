@@ -18,7 +18,8 @@ if [[ $what == *build* ]]; then
     -DCMAKE_LIBRARY_PATH="$prefix/lib/x86_64-linux-gnu" -DCMAKE_INCLUDE_PATH="$prefix/include" >build-gpu.log 2>&1 ||
     { cat build-gpu.log; exit 4; }
   cmake --build build-gpu -j "$(nproc)" -- -k 0 --quiet || status=1
-  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train bench_trainer_ddp bench_trainer_step -- -k 0 --quiet || status=1
+  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train bench_owsm_folder bench_trainer_ddp \
+    bench_trainer_step -- -k 0 --quiet || status=1
 fi
 if [[ $what == *test* ]]; then
   ctest --test-dir build-gpu --output-on-failure -j 8 -LE 'cluster|kube|e2e' >build-gpu/ctest.log 2>&1 || status=1
@@ -41,11 +42,12 @@ if [[ $what == *bench* ]]; then
     done
   done
   build-gpu/bin/bench_trainer_step hidden=1024 batch=64 steps=100 || status=1
-  for case in '1 0 256' '5 0 128' '5 0 256' '5 0.3 128'; do
+  for case in '1 0 256' '5 0 128' '5 0 256' '5 0.3 128' '1 0 1' '5 0 1'; do
     read -r beam ctc batch <<<"$case"
     build-gpu/bin/bench_decode --size owsm --device cuda --dtype bfloat16 --batch "$batch" --beam "$beam" --ctc "$ctc" \
       --tokens 32 || status=1
   done
+  bench/owsm_folder.sh build-gpu/bin medium 1000 local_gpu 1 'dtype: bfloat16' 'beam_size: 5' || status=1
   [[ -z ${ESPNET:-} ]] || python3 "$ESPNET/bench/owsm_decode.py"
 fi
 exit $status
