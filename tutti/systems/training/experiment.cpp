@@ -172,7 +172,7 @@ class TokenFiles {
     if (changes_.empty()) return {};
     std::vector<std::string> words;
     for (const TokenChange& change : changes_)
-      words.push_back(fmt::format("{}={}", change.key, change.kept.string()));
+      words.push_back(shell_quote(change.key + "=" + change.kept.string()));
     return fmt::format("{}  goes on with the tokens it was trained with\n    ", join(words, " "));
   }
 
