@@ -199,6 +199,7 @@ std::string WorkerNote::to_text() const {
   json["items"] = items;
   json["busy_s"] = busy_s;
   json["rss_bytes"] = rss_bytes;
+  json["leaving"] = leaving;
   json["left"] = left;
   if (!error.empty()) json["error"] = error;
   return to_json_line(json) + "\n";
@@ -235,6 +236,7 @@ std::optional<WorkerNote> read_worker_note(const fs::path& folder, const std::st
   note.items = json->value("items", std::uint64_t{0});
   note.busy_s = json->value("busy_s", 0.0);
   note.rss_bytes = json->value("rss_bytes", std::uint64_t{0});
+  note.leaving = json->value("leaving", false);
   note.left = json->value("left", false);
   note.error = json->value("error", "");
   return note;

@@ -87,6 +87,7 @@ struct WorkerNote {
   std::uint64_t items = 0;
   double busy_s = 0;
   std::uint64_t rss_bytes = 0;
+  bool leaving = false;  // does nothing more but say so
   bool left = false;
   std::string error;  // why the env could not be built
 

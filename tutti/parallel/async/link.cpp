@@ -256,6 +256,13 @@ class AsyncLink {
     ::_exit(code);
   }
 
+  bool nobody_else_works() const {
+    const auto state = async_state(options_.run_folder, false);
+    return state && !state->coming_back &&
+           std::all_of(state->workers.begin(), state->workers.end(),
+                       [](const WorkerNote& note) { return note.leaving; });
+  }
+
   int go() {
     claims_->release_all();
     if (successor_ && note_.items > 0 && options_.id % workers_per_job(job_.settings) == 0 &&
@@ -266,13 +273,15 @@ class AsyncLink {
         log::error("cannot submit a successor: {}", error.what());
       }
     }
-    note_.left = true;
+    // Gone only when the last word is said: between the two a run would look dead.
+    note_.leaving = true;
     beat();
     if (!over_ && !successor_) {
-      const auto state = async_state(options_.run_folder, false);
-      is_last_ = state && state->workers.empty() && !state->coming_back;
+      is_last_ = nobody_else_works();
       if (is_last_) mark_async_stopped(options_.run_folder, job_);
     }
+    note_.left = true;
+    beat();
     if (is_last_ && (over_ || stop_requested(folder_)))
       take_out_of_queue(options_.run_folder, job_);
     return over_ ? 0 : exit_code_;
