@@ -68,7 +68,7 @@ def attempt(run, number, plan, luck, did):
             if luck.random() < 0.2:
                 plan.pop()
     progress = None
-    while progress != (now := run.progress()):
+    while progress != (now := run.progress()) or run.was_suspended():
         progress = now
         codes = wait_all(processes, time.monotonic() + run.patience)
         if all(code is not None for code in codes):

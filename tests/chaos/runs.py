@@ -108,6 +108,14 @@ class Run:
             if pid in machine.processes(self.folder):
                 machine.send(pid, signal.SIGCONT)
 
+    def was_suspended(self):
+        """Wakes a run of which nobody is left but who stands still: the others were killed later. It is suspended, and not dead."""
+        workers = machine.of_role(self.folder, "worker")
+        if not self.alone or not workers or not all(pid in self.stopped and machine.stands_still(pid) for pid in workers):
+            return False
+        self.wake()
+        return True
+
     @staticmethod
     def ip(*words):
         return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
