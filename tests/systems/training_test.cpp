@@ -118,7 +118,7 @@ TEST_F(Training, ASignalInAValidationThatDoesNotEndIsAnswered) {
 
 TEST_F(Training, ASignalBeforeTheFirstStepIsAnswered) {
   // While it reads data and model, and in the trial of the validation.
-  for (const char* said : {"so by default", "strategy single"}) {
+  for (const char* said : {"default clipping", "strategy single"}) {
     const ToyTraining toy;
     stall_validation(toy);
     Process process = toy.start({"trainer.num_sanity_val_steps=1"});

@@ -9,7 +9,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
-#include "tutti/core/text.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/launch/agent.h"
 #include "tutti/parallel/folder/folder_lock.h"
@@ -81,16 +80,14 @@ void use_all_cores(const launch::RankContext& rank) {
 
 // What a config leaves to the recipe defaults and people who come from torch do not expect.
 void tell_quiet_choices(const config::Node& training) {
-  std::vector<std::string> choices;
   const config::Node schedule = training["scheduler"];
   if (config::is_recipe_default(schedule) && training["optimizers"].is_null())
-    choices.push_back(fmt::format("scheduler WarmupLR with {} steps of warm-up (scheduler: null)",
-                                  schedule["warmup_steps"].raw()));
+    log::info("default scheduler: WarmupLR with {} steps of warm-up (scheduler: null for none)",
+              schedule["warmup_steps"].raw());
   const config::Node limit = training["trainer"]["gradient_clip_val"];
   if (config::is_recipe_default(limit))
-    choices.push_back(fmt::format("gradients clipped at {} (gradient_clip_val: 0)", limit.raw()));
-  if (!choices.empty())
-    log::info("not in the config, so by default (to have none): {}", join(choices, "; "));
+    log::info("default clipping: gradients at {} (trainer.gradient_clip_val: 0 for none)",
+              limit.raw());
 }
 
 // What rank 0 does alone; the others wait for it, or hear why it failed.
