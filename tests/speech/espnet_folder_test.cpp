@@ -48,6 +48,10 @@ Speech2TextOptions options_of(const Json& given) {
   o.lang_sym = given.value("lang_sym", "");
   o.task_sym = given.value("task_sym", "<asr>");
   o.predict_time = given.value("predict_time", false);
+  if (given.contains("transducer_conf")) {
+    o.transducer_conf.search_type = given["transducer_conf"]["search_type"];
+    o.transducer_conf.score_norm = given["transducer_conf"]["score_norm"].get<bool>();
+  }
   return o;
 }
 
