@@ -12,13 +12,19 @@
 namespace tutti::apps {
 namespace {
 
+// As `config check` does. What the file's other blocks hold is not for the commands here.
+void check_top_level(const config::ConfigFiles& files, const config::Node& root,
+                     config::Problems& problems) {
+  config::Problems all;
+  systems::standard_checker().check(files.kind, root, config::referenced_keys(files.merged), all);
+  for (const config::Problem& problem : all.sorted())
+    if (problem.is_unknown_key && problem.key.find('.') == std::string::npos) problems.add(problem);
+}
+
 config::Node find_block(const std::vector<std::string>& files,
                         const std::vector<std::string>& overrides, const std::string& name,
                         config::Problems& problems) {
   const config::LoadOptions options{.files = {files.begin(), files.end()}, .overrides = overrides};
-  config::Problems first_look;  // the same ones come again below
-  const config::Node raw = config::load_merged({.files = options.files}, first_look);
-  if (raw["env"].defined() && name.empty()) return config::load(options, problems);
   // Of the plugins only the block's own matter here; those of stages may need more than this program has.
   config::ConfigFiles loaded = config::read_config_files({}, options.files, problems);
   if (!loaded.merged.defined())  // overrides alone
@@ -27,7 +33,9 @@ config::Node find_block(const std::vector<std::string>& files,
   config::apply_overrides(options.overrides, {&loaded}, systems::standard_checker(),
                           options.resolvers, problems);
   config::choose_parallel(name, {&loaded}, problems);
-  return config::resolve(loaded, options.resolvers, problems)["parallel"];
+  const config::Node root = config::resolve(loaded, options.resolvers, problems);
+  check_top_level(loaded, root, problems);
+  return root["parallel"];
 }
 
 }  // namespace

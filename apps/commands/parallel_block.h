@@ -8,8 +8,9 @@
 
 namespace tutti::apps {
 
-// A file is a whole config with a `parallel:` block, or such a block itself; `name` chooses a named one. Without files
-// and overrides: env local, one worker. Throws ConfigError with every problem; logs warnings unless quiet.
+// A file is a whole config, or holds nothing but a `parallel:` block; `name` chooses a named one. Without files and
+// overrides: env local, one worker. A top-level key that nobody knows is a problem: it may be the block, misspelt.
+// Throws ConfigError with every problem; logs warnings unless quiet.
 parallel::ParallelSettings read_parallel_block(const std::vector<std::string>& files,
                                                const std::vector<std::string>& overrides,
                                                const std::string& name, bool quiet = false);

@@ -213,6 +213,53 @@ TEST(ParallelName, ReachesTheScriptOfTheCommandLine) {
   EXPECT_THAT(script.out, HasSubstr("#SBATCH -p a100"));
 }
 
+// A block that is misspelt or not indented would leave its work to this machine.
+TEST(ParallelFile, IsRefusedByTheCommandsThatUseItInTheWordsOfCheck) {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& text, const std::string& words) {
+    write_file_atomic(folder.path() / "a.yaml", text);
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"config", "check", "a.yaml"},
+          {"parallel", "script", "--config", "a.yaml"},
+          {"map", "--config", "a.yaml", ":::", "x", "--", "echo", "{}"}}) {
+      const CommandResult r = run_tutti(command, folder.path());
+      EXPECT_EQ(r.exit_code, 2) << command[0] << ": " << text << r.out;
+      EXPECT_THAT(r.err, HasSubstr(words)) << command[0];
+      EXPECT_EQ(r.out, "") << command[0];
+    }
+  };
+  refused("paralel: {env: slurm}\n",
+          "a.yaml:1:1: paralel: unknown key\n  fix: did you mean 'parallel'?");
+  refused("parallel: {env: local}\nthing: 1\n", "a.yaml:2:1: thing: unknown key");
+  refused("env: local\nn_workers: 2\n",
+          "a.yaml:1:1: env: unknown key\n  fix: indent it under parallel:\n"
+          "a.yaml:2:1: n_workers: unknown key\n  fix: indent it under parallel:");
+  refused("parallel:\nenv: local\n",
+          "a.yaml:2:1: env: unknown key\n  fix: indent it under parallel:");
+  refused("parallel: {env: slurm_gpu}\n", "fix: did you mean 'slurm'?");
+}
+
+TEST(ParallelFile, MayBeThatOfATrainingAndHaveVariables) {
+  const TempFolder folder;
+  write_file_atomic(folder.path() / "a.yaml",
+                    "trainer: {max_epochs: 1}\nseed: 1\nwide: 2\n"
+                    "parallel: {env: local, n_workers: \"${wide}\"}\n");
+  const CommandResult r =
+      run_tutti({"map", "--config", "a.yaml", ":::", "x", "--", "echo", "{}"}, folder.path());
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, "x\n");
+}
+
+TEST(ParallelOverride, WithoutAFileIsNamedAsItWasMeant) {
+  const auto error = [](const std::string& change) {
+    return run_tutti({"map", change, ":::", "x", "--", "echo", "{}"}).err;
+  };
+  EXPECT_THAT(error("parallel.onerror=skip"),
+              HasSubstr("no key 'onerror' under 'parallel'\n  fix: did you mean 'on_error'?"));
+  EXPECT_THAT(error("on_error=skip"),
+              HasSubstr("no key 'on_error'\n  fix: did you mean 'parallel.on_error=skip'?"));
+}
+
 TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
   ::setenv("CUDA_VISIBLE_DEVICES", "",
            1);  // a machine with fewer GPUs than workers would be told so

@@ -32,6 +32,29 @@ bool is_parallel_key(const std::string& key) {
   return key == "parallel" || key.starts_with("parallel_");
 }
 
+const std::vector<std::string>& parallel_keys() {
+  static const std::vector<std::string> kKeys = {
+      "env",          "n_workers", "options", "max_retries", "on_error",
+      "item_timeout", "resume",    "async",   "interface",   "plugins"};
+  return kKeys;
+}
+
+// The block's keys at the top level, of a `parallel:` that was left out or is followed by lines without indentation.
+void add_top_level(std::optional<FileKind> kind, const Node& root, const Problems& found,
+                   Problems& problems) {
+  const Node block = root["parallel"];
+  const bool may_be_flat =
+      !kind || *kind == FileKind::kParallel || (block.defined() && block.is_null());
+  for (Problem problem : found.sorted()) {
+    const auto& keys = parallel_keys();
+    if (may_be_flat && problem.what == "unknown key" &&
+        std::find(keys.begin(), keys.end(), problem.key) != keys.end())
+      problem.fix = "indent it under parallel:";
+    problems.add(problem);
+  }
+  for (const Problem& warning : found.warnings()) problems.warn(warning);
+}
+
 SchemaInfo info_of(FileKind kind) {
   switch (kind) {
     case FileKind::kTraining:
@@ -239,10 +262,7 @@ void FileChecker::check_parallel_block(const Node& block, Problems& problems) co
   if (const auto found = blocks_.find("parallel"); found != blocks_.end()) {
     found->second(block, catalogue_, others);
   } else if (block.is_map()) {
-    check_unknown_keys(block,
-                       {"env", "n_workers", "options", "max_retries", "on_error", "item_timeout",
-                        "resume", "async", "interface", "plugins"},
-                       {}, others);
+    check_unknown_keys(block, parallel_keys(), {}, others);
     if (!block["n_workers"].is_null()) check_rule(block["n_workers"], {.min = 1}, others);
     if (!block["options"].is_null() && !block["options"].is_map())
       others.add(block["options"], "got " + block["options"].describe_value() + ", expected a map");
@@ -303,11 +323,13 @@ void FileChecker::check(std::optional<FileKind> kind, const Node& root,
   const auto dropped = [&](const std::string& key) {
     return is_variable(key) || (key != "parallel" && is_parallel_key(key));
   };
+  Problems top;
   if (kind) {
-    parse_file(*kind, without(root, dropped), problems);
+    parse_file(*kind, without(root, dropped), top);
   } else {
-    check_unknown_keys(without(root, dropped), {known.begin(), known.end()}, {}, problems);
+    check_unknown_keys(without(root, dropped), {known.begin(), known.end()}, {}, top);
   }
+  add_top_level(kind, root, top, problems);
   Problems across;  // what takes several blocks to see, with the arithmetic in the message
   if (!kind || *kind == FileKind::kTraining) check_training(root, catalogue_, across);
   Problems within;

@@ -96,6 +96,8 @@ std::string place_of(const ConfigFiles& file, const Addressed& change, const Fil
   if (change.path.find('.') != std::string::npos) return {};
   std::vector<std::string> maps;
   collect_maps(file.merged, maps);
+  if ((!file.kind || *file.kind == FileKind::kParallel) && file.merged["parallel"].is_null())
+    maps.emplace_back("parallel");  // what such a file is for, though it need not say so
   for (const std::string& map : maps)
     if (file.merged.find(map + "." + change.path).defined()) return map + "." + change.path;
   // Blocks whose schemas are strict; free ones would take anything.
@@ -124,8 +126,14 @@ void fail_unknown(const ConfigFiles& file, const Addressed& change, const Proble
   for (Problem problem : own.sorted()) {
     const bool has_guess = problem.fix.starts_with("did you mean");
     const bool is_elsewhere = reason.is_unknown_key && reason.what != "unknown key";
+    // The schema knows the block, the file has none.
+    const std::size_t dot = reason.is_unknown_key ? reason.key.rfind('.') : std::string::npos;
+    const std::string block = dot == std::string::npos ? "" : reason.key.substr(0, dot);
     if (is_elsewhere)
       problem.what = reason.what, problem.fix = reason.fix;
+    else if (!block.empty() && file.merged.find(block).is_null())
+      problem.what = fmt::format("no key '{}' under '{}'", reason.key.substr(dot + 1), block),
+      problem.fix = reason.fix;
     else if (!place.empty())
       problem.fix = fmt::format("did you mean '{}{}'?", place, change.rest);
     else if (!has_guess && !reason.fix.empty())

@@ -212,6 +212,14 @@ const std::vector<std::string>& parallel_envs() {
   return kNames;
 }
 
+std::string closest_env(const std::string& name) {
+  std::string guess = closest_match(name, parallel_envs());
+  if (!guess.empty()) return guess;
+  for (const std::string& env : parallel_envs())
+    if (name.starts_with(env) && env.size() > guess.size()) guess = env;
+  return guess;
+}
+
 void check_parallel_mistakes(const Node& block, const GpuCounter& count_gpus, Problems& problems) {
   if (!block.is_map()) return;
   for (const auto& [key, value] : block.items()) {
@@ -223,7 +231,7 @@ void check_parallel_mistakes(const Node& block, const GpuCounter& count_gpus, Pr
   const std::string name = env.is_scalar() ? env.raw() : "local";
   const auto& known = parallel_envs();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string guess = closest_match(name, known);
+    const std::string guess = closest_env(name);
     problems.add(env, fmt::format("got '{}', expected one of {}", name, join(known, ", ")),
                  guess.empty() ? "" : fmt::format("did you mean '{}'?", guess));
   }

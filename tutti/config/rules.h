@@ -1,5 +1,5 @@
-// What must agree between blocks of a file, and what people put into the wrong one. Internal to the
-// room; FileChecker calls these.
+// What must agree between blocks of a file, and what people put into the wrong one. FileChecker
+// calls these.
 #pragma once
 
 #include "tutti/config/gpu_count.h"
@@ -18,5 +18,7 @@ void check_parallel_mistakes(const Node& block, const GpuCounter& count_gpus, Pr
 
 // The names `env` may have.
 const std::vector<std::string>& parallel_envs();
+// The one that was meant by another name: `slurm` for slurm_gpu; empty when none is near.
+std::string closest_env(const std::string& name);
 
 }  // namespace tutti::config

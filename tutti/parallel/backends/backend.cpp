@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/config/plugin.h"
+#include "tutti/config/rules.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file_trust.h"
@@ -140,7 +141,7 @@ ParallelSettings parse_parallel(const Node& block, Problems& problems) {
     row.check(settings, block, problems);
     return settings;
   }
-  const std::string guess = closest_match(settings.env, names);
+  const std::string guess = config::closest_env(settings.env);
   problems.add(block["env"], "got '" + settings.env + "', expected one of " + join(names, ", "),
                guess.empty() ? "" : "did you mean '" + guess + "'?");
   return settings;
