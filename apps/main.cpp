@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -86,6 +87,12 @@ void check_stage_arguments(const std::string& name, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  static char help_flag[] = "--help";
+  if (argc > 2 && std::string_view(argv[1]) == "help") {
+    // `help config check` is `config check --help`.
+    std::rotate(argv + 1, argv + 2, argv + argc);
+    argv[argc - 1] = help_flag;
+  }
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") return print_help(), 0;
   if (name == "--version" || name == "-V" || name == "version")

@@ -252,12 +252,18 @@ int run_config(int argc, char** argv) {
   };
   CLI::App* check_command = app.add_subcommand("check", "find every problem; exit 0 or 2");
   add_common(check_command);
+  check_command->footer(
+      example("tutti config check conf/training.yaml num_device=4\n"
+              "tutti config check conf/metrics.yaml --training_config conf/training.yaml"));
   check_command->add_flag("--no_files", arguments.no_files,
                           "do not look whether the data and weights it names are here");
   CLI::App* show_command = app.add_subcommand("show", "print the config as the programs see it");
   add_common(show_command);
+  show_command->footer(
+      example("tutti config show conf/inference.yaml --training_config conf/training.yaml"));
   show_command->add_flag("--json", arguments.json, "as JSON");
   CLI::App* reference_command = app.add_subcommand("reference", "print docs/config-reference.md");
+  reference_command->footer(example("tutti config reference"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   if (reference_command->parsed()) {
     std::cout << config::reference_markdown(systems::standard_checker().catalogue(),

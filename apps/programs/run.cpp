@@ -26,7 +26,9 @@ std::string stage_table() {
 
 // Decoding and scoring learn from the training config which experiment is meant.
 const char* example_files(const std::string& stage) {
-  if (stage == "infer") return "conf/inference.yaml --training_config conf/training.yaml";
+  if (stage == "infer")
+    return "conf/inference.yaml --training_config conf/training.yaml\n"
+           "tutti infer --model exp/training/model_pack talk.wav --srt";
   if (stage == "measure") return "conf/metrics.yaml --training_config conf/training.yaml";
   return stage == "demo" ? "conf/demo.yaml" : "conf/training.yaml";
 }

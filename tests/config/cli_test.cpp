@@ -62,6 +62,20 @@ TEST(CommandLine, EveryHelpExitsZeroAndShowsAnExample) {
   }
 }
 
+TEST(CommandLine, HelpOfACommandIsItsHelp) {
+  EXPECT_EQ(run_tutti({"help", "map"}).out, run_tutti({"map", "--help"}).out);
+  const CommandResult check = run_tutti({"help", "config", "check"});
+  EXPECT_EQ(check.out, run_tutti({"config", "check", "--help"}).out);
+  EXPECT_THAT(check.out, HasSubstr("example:\n  tutti config check "));
+  EXPECT_THAT(check.out, Not(HasSubstr("config show")));
+  EXPECT_THAT(run_tutti({"config", "show", "--help"}).out,
+              HasSubstr("example:\n  tutti config show "));
+  EXPECT_EQ(run_tutti({"help", "mapp"}).exit_code, 2);
+  if (fs::exists(std::string(TUTTI_BIN_DIR) + "/tutti-run")) {  // not without torch
+    EXPECT_THAT(run_tutti({"help", "infer"}).out, HasSubstr("\n  tutti infer --model "));
+  }
+}
+
 TEST(CommandLine, AnUnknownArgumentIsAConfigErrorWithAdvice) {
   for (const auto& name : commands()) {
     const CommandResult result = run_tutti({name, "--no-such-option"});
@@ -87,12 +101,13 @@ std::string check_file(const std::string& name, const std::string& text) {
 TEST(CommandLine, NamesOfOtherToolkitsLeadToOurs) {
   const std::string slurm =
       check_file("parallel_a.yaml",
-                 "parallel: {env: slurm, n_workers: 2, options: {partition: gpu, gres: 'gpu:1', "
+                 "parallel: {env: slurm, n_workers: 2, options: {partition: gpu, gres: 'gpu:4', "
                  "time: 1h, qos: high, cores: 2, memory: 8GB}}\n");
   EXPECT_THAT(slurm, HasSubstr("parallel.options.partition: is called queue here"));
   EXPECT_THAT(
       slurm,
-      HasSubstr("parallel.options.gres: is written under job_extra_directives: ['--gres=gpu:1']"));
+      HasSubstr("parallel.options.gres: is written under job_extra_directives: ['--gres=gpu:4']"));
+  EXPECT_THAT(slurm, HasSubstr("is written under job_extra_directives: ['--qos=high']"));
   EXPECT_THAT(slurm, HasSubstr("parallel.options.time: is called walltime here"));
   EXPECT_THAT(slurm, Not(HasSubstr("known keys here")));
   EXPECT_THAT(check_file("parallel_b.yaml", "parallel: {env: slurm, nj: 32}\n"),
@@ -107,6 +122,41 @@ TEST(CommandLine, ASizeWithoutUnitIsQuestioned) {
   EXPECT_THAT(check_file("parallel_a.yaml",
                          "parallel: {env: slurm, n_workers: 2, options: {cores: 2, memory: 32}}\n"),
               HasSubstr("parallel.options.memory: got '32', expected a size with its unit: 32GB"));
+  const auto with_memory = [](const std::string& memory) {
+    return check_file(
+        "parallel_a.yaml",
+        "parallel: {env: slurm, n_workers: 2, options: {cores: 2, memory: " + memory + "}}\n");
+  };
+  // What sbatch takes as megabytes.
+  EXPECT_THAT(with_memory("28000"), HasSubstr("expected a size with its unit: 28000MB"));
+  EXPECT_THAT(with_memory("-3GB"), HasSubstr("got '-3GB', expected a size such as 32GB or 6.5GiB"));
+}
+
+TEST(CommandLine, DirectivesOfAScriptAreNamedWithoutTheirMark) {
+  EXPECT_THAT(check_file("parallel_a.yaml",
+                         "parallel: {env: slurm, n_workers: 2, options: {cores: 2, memory: 8GB, "
+                         "job_extra_directives: ['#SBATCH --gres=gpu:2']}}\n"),
+              HasSubstr("fix: leave out '#SBATCH': write '--gres=gpu:2'"));
+}
+
+TEST(CommandLine, WorkersThatShareAGpuArePointedOut) {
+  const auto warnings = [](const std::string& options) {
+    const TempFolder folder;
+    const fs::path file = folder.path() / "parallel_a.yaml";
+    write_file_atomic(
+        file, "parallel: {env: slurm, n_workers: 4, options: {cores: 4, memory: 8GB, " + options +
+                  "}}\n");
+    const CommandResult result = run_tutti({"config", "check", file.string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(
+      warnings("job_extra_directives: ['--gres=gpu:a100:1']"),
+      HasSubstr("4 workers of a job share 1 GPU\n  fix: set processes: 1, or ask for 4 GPUs"));
+  EXPECT_THAT(warnings("processes: 1, job_extra_directives: ['--gres=gpu:1']"),
+              Not(HasSubstr("share")));
+  EXPECT_THAT(warnings("job_extra_directives: ['--gres=gpu:2,lscratch:1,gpu:a100:2']"),
+              Not(HasSubstr("share")));
 }
 
 TEST(CommandLine, ATabIsNamed) {

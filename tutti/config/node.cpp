@@ -276,14 +276,16 @@ bool read(const Node& node, std::string& out, std::string& expected) {
 }
 
 bool read(const Node& node, Bytes& out, std::string& expected) {
-  expected = "a size such as 32GB, 6.5GiB or a number of bytes";
+  expected = "a size such as 32GB or 6.5GiB";
   if (!node.is_scalar()) return false;
   const auto bytes = parse_bytes(node.raw());
   if (!bytes) return false;
-  // `memory: 32` means gigabytes to whoever writes it; nothing here is that small.
+  // `memory: 32` means gigabytes to whoever writes it, `memory: 28000` megabytes as for sbatch;
+  // nothing here is that small.
   const bool has_unit = node.raw().find_first_not_of("0123456789. ") != std::string::npos;
   if (!has_unit && *bytes > 0 && *bytes < (1U << 20U)) {
-    expected = "a size with its unit: " + std::string(trim(node.raw())) + "GB";
+    expected =
+        "a size with its unit: " + std::string(trim(node.raw())) + (*bytes < 1024 ? "GB" : "MB");
     return false;
   }
   out.count = *bytes;

@@ -88,8 +88,10 @@ class Agent {
       }
       round_ = *round;
       if (!round_.lost.empty())
-        log::warning("node {} is lost: going on with nodes {}, {} ranks instead of {}",
-                     fmt::join(round_.lost, ", "), fmt::join(round_.members, ", "), world_size(),
+        log::warning("node{} {} {} lost: going on with node{} {} ({} rank{} instead of {})",
+                     round_.lost.size() == 1 ? "" : "s", fmt::join(round_.lost, ", "),
+                     round_.lost.size() == 1 ? "is" : "are", round_.members.size() == 1 ? "" : "s",
+                     fmt::join(round_.members, ", "), world_size(), world_size() == 1 ? "" : "s",
                      ranks_before);
       else if (failure)
         ++restarts;

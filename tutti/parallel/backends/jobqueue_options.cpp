@@ -102,24 +102,41 @@ const std::vector<std::pair<const char*, const char*>>& foreign_names() {
   return names;
 }
 
-// Options of sbatch and others that have no name of their own here.
-const std::vector<std::pair<const char*, const char*>>& foreign_directives() {
-  static const std::vector<std::pair<const char*, const char*>> names = {
-      {"gres", "['--gres=gpu:1']"},
-      {"gpus", "['--gres=gpu:1']"},
-      {"gpus_per_node", "['--gres=gpu:1']"},
-      {"gpus_per_task", "['--gres=gpu:1']"},
-      {"gpu", "['--gres=gpu:1']"},
-      {"qos", "['--qos=NAME']"},
-      {"constraint", "['--constraint=NAME']"},
-      {"exclude", "['--exclude=NODES']"},
-      {"nodelist", "['--nodelist=NODES']"},
-      {"exclusive", "['--exclusive']"},
-      {"reservation", "['--reservation=NAME']"},
-      {"mail_type", "['--mail-type=FAIL']"},
-      {"mail_user", "['--mail-user=ADDRESS']"},
-      {"nodes", "['--nodes=1']"}};
+// Options of sbatch and others that have no name of their own here, and the directive that they
+// are: up to the value, and a value for who gave none.
+struct ForeignDirective {
+  const char* key;
+  const char* directive;
+  const char* value;
+};
+
+const std::vector<ForeignDirective>& foreign_directives() {
+  static const std::vector<ForeignDirective> names = {{"gres", "--gres=", "gpu:1"},
+                                                      {"gpus", "--gres=gpu:", "1"},
+                                                      {"gpus_per_node", "--gres=gpu:", "1"},
+                                                      {"gpus_per_task", "--gres=gpu:", "1"},
+                                                      {"gpu", "--gres=gpu:", "1"},
+                                                      {"qos", "--qos=", "NAME"},
+                                                      {"constraint", "--constraint=", "NAME"},
+                                                      {"exclude", "--exclude=", "NODES"},
+                                                      {"nodelist", "--nodelist=", "NODES"},
+                                                      {"exclusive", "--exclusive", ""},
+                                                      {"reservation", "--reservation=", "NAME"},
+                                                      {"mail_type", "--mail-type=", "FAIL"},
+                                                      {"mail_user", "--mail-user=", "ADDRESS"},
+                                                      {"nodes", "--nodes=", "1"}};
   return names;
+}
+
+// The directive with the value that stands in the file, ready to be copied.
+std::string directive_with_value(const ForeignDirective& foreign, const Node& options) {
+  std::string value = foreign.value;
+  const Node given = options.is_map() ? options[foreign.key] : Node();
+  if (!value.empty() && given.defined() && given.is_scalar() && !given.is_null() &&
+      !given.raw().empty() && given.raw() != "true" &&
+      given.raw().find_first_of("'\n") == std::string::npos)
+    value = given.raw();
+  return std::string(foreign.directive) + value;
 }
 
 // What to use instead, where a scheduler expresses the same thing otherwise.
@@ -203,9 +220,16 @@ void read_extra_directives(SchedulerKind kind, O& out, Problems& problems) {
     return;
   }
   const auto add = [&](const Node& at, const std::string& text) {
-    if (text.empty() || (text[0] != '-' && text[0] != '+'))
+    if (text.empty() || (text[0] != '-' && text[0] != '+')) {
+      // "#SBATCH --gres=gpu:1", as in a script.
+      const bool is_script_line = text.starts_with('#');
+      const auto blank = text.find_first_of(" \t");
       problems.add(at, fmt::format("got '{}', expected an option such as '--gres=gpu:1'", text),
-                   "begin it with a dash");
+                   is_script_line && blank != std::string::npos
+                       ? fmt::format("leave out '{}': write '{}'", text.substr(0, blank),
+                                     trim(text.substr(blank)))
+                       : "begin it with a dash");
+    }
     out.extra_directives.push_back(text);
   };
   if (node.is_list()) {
@@ -333,8 +357,33 @@ void notices(const O& out, const Node& options, Problems& problems) {
                   "give the path of a tutti program, or remove it");
 }
 
+// GPUs that "--gres=gpu:a100:2" asks for; 0: none, or it cannot be told.
+int gpus_of(std::string_view directive) {
+  constexpr std::string_view kGres = "--gres=";
+  if (!directive.starts_with(kGres)) return 0;
+  int count = 0;
+  for (const std::string& resource : split(directive.substr(kGres.size()), ',')) {
+    const auto parts = split(resource, ':');
+    if (parts[0] != "gpu") continue;
+    const bool has_count = parts.size() > 1 && !parts.back().empty() && parts.back().size() < 4 &&
+                           parts.back().find_first_not_of("0123456789") == std::string::npos;
+    count += has_count ? std::stoi(parts.back()) : 1;
+  }
+  return count;
+}
+
+void check_gpus(const Node& options, const O& out, Problems& problems) {
+  for (const std::string& directive : out.extra_directives)
+    if (const int gpus = gpus_of(directive); gpus > 0 && gpus < out.processes)
+      problems.warn(options["job_extra_directives"],
+                    fmt::format("{} workers of a job share {} GPU{}", out.processes, gpus,
+                                gpus == 1 ? "" : "s"),
+                    fmt::format("set processes: {}, or ask for {} GPUs", gpus, out.processes));
+}
+
 void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& problems) {
   if (out.cores >= 1 && out.processes == 0) out.processes = default_processes(out.cores);
+  if (kind == SchedulerKind::kSlurm) check_gpus(options, out, problems);
   if (out.cores >= 1 && out.processes >= 1 && out.cores % out.processes != 0)
     problems.add(options["processes"],
                  fmt::format("got {}, but cores = {} cannot be shared evenly among them",
@@ -391,15 +440,19 @@ int default_processes(int cores) {
   return cores;
 }
 
-Schema<O> jobqueue_schema(SchedulerKind kind) {
+Schema<O> jobqueue_schema(SchedulerKind kind, const Node& options) {
   Schema<O> s(scheduler_name(kind),
               "Options of the batch scheduler; cores, memory and processes are per job.");
   s.field("cores", &O::cores, "cores of a job, shared by its processes",
           {.min = 1, .required = true});
-  s.field("memory", &O::memory, "memory of a job, shared by its processes",
+  s.field("memory", &O::memory,
+          "memory of a job, shared by its processes; GB or G: 10^9 bytes, GiB: 2^30 bytes",
           {.unit = "bytes", .required = true});
-  s.field("processes", &O::processes, "workers in a job; 0: about the square root of cores",
-          {.min = 0});
+  s.field(
+      "processes", &O::processes,
+      "workers in a job; 0: one per core up to 4 cores, above that the smallest divisor of cores "
+      "that is not below their square root",
+      {.min = 0});
   s.field("interface", &O::interface, "network interface by which workers reach the driver");
   s.field("death_timeout", &O::death_timeout, "a worker without a driver leaves after this",
           {.min = 0, .unit = "seconds"});
@@ -436,7 +489,8 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
   own("account", &O::account, "account to charge");
   own("project", &O::project, "project to charge");
   own("walltime", &O::walltime,
-      "time limit of a job: HH:MM:SS, D-HH:MM:SS, 90m, or the scheduler's own form");
+      "time limit of a job: HH:MM:SS, D-HH:MM:SS, 90m, or the scheduler's own form; null: half an "
+      "hour (00:30:00)");
   own("resource_spec", &O::resource_spec,
       "the resource request in the scheduler's words, instead of the computed one");
   own("job_cpu", &O::job_cpu, "CPUs to request, when not cores", {.min = 1});
@@ -477,9 +531,10 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
     s.elsewhere(theirs, is_here ? fmt::format("is called {} here", ours) : instead(kind, ours));
   }
   const bool is_map = kind == SchedulerKind::kHtcondor;
-  for (const auto& [theirs, directive] : foreign_directives())
-    s.elsewhere(theirs, fmt::format("is written under job_extra_directives: {}",
-                                    is_map ? "{name: value}" : directive));
+  for (const ForeignDirective& foreign : foreign_directives())
+    s.elsewhere(foreign.key, is_map ? "is written under job_extra_directives: {name: value}"
+                                    : fmt::format("is written under job_extra_directives: ['{}']",
+                                                  directive_with_value(foreign, options)));
   s.elsewhere("host", "the driver listens by itself; to prefer a network set parallel.interface");
   s.elsewhere("dashboard_address", "there is no dashboard; use `tutti status DIR`");
   for (const Owned& option : owned_options()) {
@@ -500,9 +555,9 @@ Schema<O> jobqueue_schema(SchedulerKind kind) {
 }
 
 O parse_jobqueue_options(SchedulerKind kind, const Node& options, Problems& problems) {
-  if (!options.is_map()) return jobqueue_schema(kind).parse(options, problems);
+  if (!options.is_map()) return jobqueue_schema(kind, options).parse(options, problems);
   const Node normal = normalise(kind, options, problems);
-  O out = jobqueue_schema(kind).parse(normal, problems);
+  O out = jobqueue_schema(kind, normal).parse(normal, problems);
   for (const auto& [key, value] : normal.items())
     if (key != "job_script_prologue" && key != "job_script_epilogue")
       check_single_line(value, problems);

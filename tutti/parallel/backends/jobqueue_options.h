@@ -30,7 +30,7 @@ struct JobQueueOptions {
   // The shape of a job.
   int cores = 0;
   config::Bytes memory;
-  int processes = 0;  // 0: near the square root of cores, as dask-jobqueue has it
+  int processes = 0;  // 0: default_processes(cores), as dask-jobqueue has it
   double death_timeout = 60;
   std::optional<std::string> local_directory;  // may hold $VAR: expanded in the job
   std::optional<std::string> interface;
@@ -88,8 +88,10 @@ struct JobQueueOptions {
   }
 };
 
-// The schema of one scheduler, for parsing and for the generated reference.
-config::Schema<JobQueueOptions> jobqueue_schema(SchedulerKind kind);
+// The schema of one scheduler, for parsing and for the generated reference. What it says of keys
+// that are written otherwise here holds their values in `options`.
+config::Schema<JobQueueOptions> jobqueue_schema(SchedulerKind kind,
+                                                const config::Node& options = {});
 
 // Reads `options`; adds every problem and warning. The result is meaningful only if no problem was
 // added.
