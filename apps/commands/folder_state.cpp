@@ -46,6 +46,7 @@ void add_async(const std::filesystem::path& folder, bool ask_scheduler, parallel
         {{"id", job.job_id},
          {"phase", job.phase == parallel::JobPhase::kPending ? "pending" : "running"},
          {"reason", job.reason}});
+  if (is_over(state)) out["exit_code"] = exit_code_of(state);  // what `wait` ends with
 }
 
 // The owner's lock, items and keys are not for others to read.
@@ -90,6 +91,7 @@ Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWat
   }
   state["created"] = manifest.value("created", "");
   state["updated"] = manifest.value("updated", "");
+  if (manifest.contains("reason")) state["reason"] = manifest["reason"];
   if (!holder.alive) {
     add_async(folder, ask_scheduler, watch != nullptr ? &watch->workers : nullptr, state);
     return state;

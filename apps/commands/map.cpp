@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -207,6 +208,11 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
   }
   RunFolder folder(arguments.output_dir, fingerprint, indices,
                    {.resume = settings.resume, .grows_from = shorter});
+  if (const std::string elsewhere = folder.began_elsewhere();
+      !elsewhere.empty() && !folder.remaining().empty())
+    log::warning(
+        "{} was begun in {}: relative names in the command and in the items mean other files here",
+        arguments.output_dir, elsewhere);
   const std::filesystem::path items_file = items.write(folder.path());
   const RunOptions options = run_options(arguments, items);
   const JobSpec job = map_job(arguments, settings, items, items_file);
@@ -233,15 +239,35 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
   return static_cast<int>(ExitCode::kItemsFailed);
 }
 
+// The folder of a run without an output folder goes; what items wrote to stderr must not go with it.
+void show_worker_logs(const std::filesystem::path& run_folder) {
+  std::vector<std::filesystem::path> logs;
+  std::error_code none;  // workers that are threads have no logs
+  for (const auto& entry : std::filesystem::directory_iterator(run_folder / "logs", none))
+    if (entry.path().filename().string().starts_with("worker-")) logs.push_back(entry.path());
+  std::sort(logs.begin(), logs.end());
+  for (const auto& log : logs) {
+    const MappedFile words(log);
+    if (!words.bytes().empty()) std::fwrite(words.bytes().data(), 1, words.bytes().size(), stderr);
+  }
+}
+
 int run_to_stdout(const MapArguments& arguments, const ParallelSettings& settings,
                   const MapItems& items) {
   if (settings.async)
     throw ConfigError("map: an asynchronous run needs a place for its results",
                       "add --output_dir DIR");
-  if (items.size() == 0) return 0;
+  if (items.size() == 0) {
+    if (!arguments.quiet) std::fprintf(stderr, "no items: nothing to do\n");
+    return 0;
+  }
   Client client(settings);
   const JobSpec job = map_job(arguments, settings, items, items.write(client.run_folder()));
   OrderedOutput output(arguments.json);
+  const auto finish = [&] {
+    output.finish();
+    show_worker_logs(client.run_folder());
+  };
   const RunRequest request{.indices = range(items.size()),
                            .work = {},
                            .options = run_options(arguments, items),
@@ -254,17 +280,20 @@ int run_to_stdout(const MapArguments& arguments, const ParallelSettings& setting
         output.add_failed(outcome.index, items.name(outcome.index), outcome.payload);
     });
   } catch (const Cancelled& stopped) {
-    output.finish();
+    finish();
     throw Cancelled(stopped.exit_code() == ExitCode::kInterrupted ? Cancelled::By::kUser
                                                                   : Cancelled::By::kSignal,
                     without_fix(stopped),
                     "nothing is kept without an output folder: the same command begins anew; with "
                     "--output_dir DIR a run can be continued");
-  } catch (...) {  // what is done is done, also when the run is not
+  } catch (const TaskError&) {
+    finish();
+    throw;
+  } catch (...) {  // what is done is done, also when the run is not; the error quotes the logs
     output.finish();
     throw;
   }
-  output.finish();
+  finish();
   return static_cast<int>(output.num_failed() == 0 ? ExitCode::kDone : ExitCode::kItemsFailed);
 }
 
@@ -306,8 +335,7 @@ int run_map(int argc, char** argv) {
                  "a file with one item per line, or a number N for 0..N-1 (default: stdin)");
   app.add_flag("-0,--null", arguments.nul_separated, "items are separated by NUL, not by newline");
   app.add_option("-j,--jobs", arguments.jobs,
-                 "workers; as parallel.n_workers (default without a config: all processors)")
-      ->check(CLI::PositiveNumber);
+                 "workers; as parallel.n_workers (default without a config: all processors)");
   app.add_option("--output_dir", arguments.output_dir,
                  "where results go; run again to resume (default: stdout)");
   app.add_flag("--force", arguments.force, "forget what the output folder holds and start over");
@@ -324,6 +352,9 @@ int run_map(int argc, char** argv) {
     if (has_dashes || !error.fix().starts_with("see ")) throw;  // it knows better
     throw ConfigError(without_fix(error), kCommandGoes);        // likely an option of the command
   }
+  if (app.count("--jobs") > 0 && arguments.jobs < 1)
+    throw ConfigError(fmt::format("map: --jobs: got {}, expected at least 1", arguments.jobs),
+                      "leave it out to use all processors");
   part_overrides(arguments.config_files, arguments.overrides);
   if (arguments.append && (arguments.force || arguments.output_dir.empty()))
     throw ConfigError("map: --append goes on in an output folder",

@@ -54,10 +54,14 @@ int run_status(int argc, char** argv) {
   std::string folder;
   bool json = false;
   bool quiet = false;
-  CLI::App app{"Show the state of an output folder of map or infer", "tutti status"};
+  CLI::App app{
+      "Show the state of an output folder of map or infer\n"
+      "exit: 0 when the folder holds a run, whatever its state (tutti wait tells how it ended), 3 "
+      "when it does not",
+      "tutti status"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--json", json, "as JSON");
-  app.add_flag("--quiet", quiet, "only the exit code");
+  app.add_flag("--quiet", quiet, "print nothing: is there a run?");
   app.footer(example("tutti status exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   const Json state = folder_state(folder);
@@ -76,9 +80,14 @@ int run_status(int argc, char** argv) {
       std::printf("  job %s  %s  %s\n", job.value("id", "").c_str(), job.value("phase", "").c_str(),
                   job.value("reason", "").c_str());
     print_workers(async["workers"], true);
-  } else if (state.contains("live")) {
-    print_live(state["live"]);
+  } else {
+    if (const std::string reason = state.value("reason", ""); !reason.empty())
+      std::printf("reason: %s\n", reason.c_str());
+    if (state.contains("live")) print_live(state["live"]);
   }
+  const std::string word = state.value("state", "");
+  if (is_over(state) && (word == "stopped" || word == "died"))
+    std::printf("the same command goes on with what is left\n");
   return 0;
 }
 

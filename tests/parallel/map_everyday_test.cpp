@@ -72,7 +72,13 @@ TEST_F(Everyday, ItemsOnTheCommandLineOrFromAPipeGoToStdoutInOrderAndLeaveNothin
   EXPECT_EQ(sh("tutti map -j 3 ::: 0.3 0.1 0 -- 'sleep {}; echo {}'").out, "0.3\n0.1\n0\n");
   EXPECT_EQ(sh("tutti map --json ::: x -- echo y{}").out,
             "{\"index\":0,\"item\":\"x\",\"status\":\"ok\",\"result\":\"yx\"}\n");
-  EXPECT_EQ(sh("tutti map -- echo {} </dev/null").exit_code, 0);
+  const auto none = sh("tutti map -- echo {} </dev/null");
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_EQ(none.err, "no items: nothing to do\n");
+  const auto talks = sh("tutti map --quiet -j 2 ::: a b -- 'echo {}; echo hm {} >&2'");
+  EXPECT_EQ(talks.out, "a\nb\n");
+  EXPECT_THAT(talks.err, HasSubstr("item 0 wrote to stderr:\nhm a\n"));
+  EXPECT_THAT(talks.err, HasSubstr("item 1 wrote to stderr:\nhm b\n"));
   EXPECT_TRUE(nothing_left());
 }
 
@@ -91,6 +97,9 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   EXPECT_EQ(sh("tutti map --async ::: a -- echo {}").exit_code, 2);
   EXPECT_EQ(sh("tutti map --no-such-option ::: a -- echo {}").exit_code, 2);
   EXPECT_EQ(sh("tutti map ::: a").exit_code, 2);
+  const auto nobody = sh("tutti map -j 0 ::: a -- echo {}");
+  EXPECT_EQ(nobody.exit_code, 2);
+  EXPECT_THAT(nobody.err, HasSubstr("--jobs: got 0, expected at least 1"));
   const auto unsafe = sh("tutti map ::: a -- 'echo $(({}+1))'");
   EXPECT_EQ(unsafe.exit_code, 2);
   EXPECT_THAT(unsafe.err, HasSubstr("arithmetic"));

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace trial;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kTutti = TUTTI_BIN_DIR "/tutti";
 
@@ -138,6 +139,41 @@ TEST_F(MapTest, CtrlCDrainsAndTheNextRunContinues) {
   EXPECT_EQ(count_items(out_).ok, 40U);
 }
 
+TEST_F(MapTest, WhatItemsThatWentWellWroteToStderrIsInTheWorkersLog) {
+  EXPECT_EQ(map("3", {"sh", "-c", "echo hm {} >&2; test {} != 1"}, "on_error: skip\nn_workers: 1")
+                .exit_code,
+            7);
+  const std::string log = read_file(out_ / "logs" / "worker-0.log");
+  EXPECT_THAT(log, HasSubstr("item 0 wrote to stderr:\nhm 0\n"));
+  EXPECT_THAT(log, HasSubstr("item 2 wrote to stderr:\nhm 2\n"));
+  EXPECT_THAT(log, Not(HasSubstr("hm 1")));
+  EXPECT_THAT(read_file(out_ / "failed.jsonl"), HasSubstr("hm 1"));
+}
+
+TEST_F(MapTest, StatusTellsWhyARunStoppedAndGoingOnElsewhereWarns) {
+  std::vector<std::string> words =
+      map_words("2", {"sh", "-c", "test {} = 0 || test -e ok"}, "n_workers: 1\non_error: stop");
+  words.insert(words.begin(), kTutti);
+  const auto from = [&](const char* name) {
+    fs::create_directories(folder_.path() / name);
+    return run_command(
+        {.argv = words, .cwd = folder_.path() / name, .timeout = std::chrono::seconds(100)});
+  };
+  EXPECT_EQ(from("here").exit_code, 7);
+  const std::string status = tutti({"status", out_.string()}).out;
+  EXPECT_THAT(status, HasSubstr("reason: item \"1\" failed"));
+  EXPECT_THAT(status, HasSubstr("the same command goes on with what is left"));
+  const auto again = from("here");
+  EXPECT_EQ(again.exit_code, 7);
+  EXPECT_THAT(again.err, Not(HasSubstr("was begun in")));
+  fs::create_directories(folder_.path() / "there");
+  file("there/ok", "");
+  const auto elsewhere = from("there");
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+  EXPECT_THAT(elsewhere.err, HasSubstr("/here: relative names"));
+  EXPECT_THAT(tutti({"status", out_.string()}).out, Not(HasSubstr("reason")));
+}
+
 TEST_F(MapTest, CancelStopsWithEightyFiveAndWaitTells) {
   auto argv = map_words("400", {"sh", "-c", "sleep 0.1; echo {}"}, "n_workers: 2");
   argv.insert(argv.begin(), kTutti);
@@ -149,6 +185,7 @@ TEST_F(MapTest, CancelStopsWithEightyFiveAndWaitTells) {
   EXPECT_EQ(tutti({"cancel", out_.string()}).exit_code, 0);
   EXPECT_EQ(driver.wait().exit_code, 85);
   EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 85);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("reason: SIGTERM"));
   EXPECT_EQ(tutti({"gather", out_.string()}).exit_code, 85);
   EXPECT_THAT(results(), HasSubstr("\"status\":\"ok\""));
 }

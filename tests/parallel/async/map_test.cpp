@@ -103,6 +103,8 @@ TEST_F(AsyncMap, StatusAndCancelWorkWhileItRunsAndAnyModeResumes) {
   EXPECT_EQ(tutti({"cancel", out_.string()}).exit_code, 0);
   EXPECT_TRUE(wait_until([&] { return workers().empty(); }));
   EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("stopped"));
+  const auto stopped = tutti({"status", out_.string(), "--json"});
+  EXPECT_EQ(parse_json(stopped.out, "status")["async"]["exit_code"], 85);
   EXPECT_EQ(tutti({"wait", out_.string()}).exit_code, 85);
   const std::uint64_t before = count_items(out_).ok;
   EXPECT_GT(before, 5U);

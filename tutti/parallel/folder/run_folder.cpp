@@ -140,6 +140,11 @@ void remove_own_files(const fs::path& folder) {
   }
 }
 
+std::string working_folder() {
+  std::error_code none;  // it may be gone
+  return fs::current_path(none).string();
+}
+
 std::uint64_t count_lines(const fs::path& file) {
   const MappedFile bytes(file);
   return static_cast<std::uint64_t>(std::count(bytes.bytes().begin(), bytes.bytes().end(), '\n'));
@@ -188,6 +193,7 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   remove_leftovers(path_ / ".tutti");
   const Json manifest = options.resume ? read_manifest(path_) : Json();
   created_ = utc_timestamp(Clock::system().unix_seconds());
+  began_in_ = working_folder();
   bool grows = false;
   if (!options.resume && options.redo_if_changed) {
     start_over(kAsked, options.keep_old);
@@ -201,16 +207,17 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
             Fingerprint(options.grows_from)
                 .changes_since(Fingerprint(manifest.value("fingerprint", Json())))
                 .empty();
-    if (grows) {
-      created_ = manifest.value("created", created_);
-    } else if (!differences.empty() && options.redo_if_changed)
+    if (!grows && !differences.empty() && options.redo_if_changed)
       start_over(join(differences, "; "), options.keep_old);
-    else if (!differences.empty())
+    else if (!grows && !differences.empty())
       throw ConfigError(
           fmt::format("{} holds the results of another run:\n    {}", path_.string(),
                       join(differences, "\n    ")),
           "use another folder, or --force (resume: false in the config) to start over");
-    if (differences.empty()) created_ = manifest.value("created", created_);
+    if (grows || differences.empty()) {
+      created_ = manifest.value("created", created_);
+      if (manifest.contains("began_in")) began_in_ = bytes_from_json(manifest["began_in"]);
+    }
   }
   make_own_folder(path_ / "journal");
   make_own_folder(path_ / "logs");
@@ -393,11 +400,18 @@ void RunFolder::check_places() const {
   for (const Place& place : places_) place.check();
 }
 
-void RunFolder::write_manifest(const std::string& state, const FolderCounts& counts) const {
+std::string RunFolder::began_elsewhere() const {
+  return began_in_ == working_folder() ? "" : began_in_;
+}
+
+void RunFolder::write_manifest(const std::string& state, const FolderCounts& counts,
+                               std::string_view reason) const {
   Json manifest;
   manifest["version"] = 1;
   manifest["state"] = state;
+  if (!reason.empty()) manifest["reason"] = reason.substr(0, reason.find('\n'));
   manifest["created"] = created_;
+  manifest["began_in"] = bytes_to_json(began_in_);
   manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
   manifest["items"] = counts.total;
   if (indices_.is_range() && indices_.size() > 0) manifest["first"] = indices_[0];
@@ -405,12 +419,14 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
   manifest["failed"] = counts.failed;
   manifest["fingerprint_hash"] = fmt::format("{:016x}", hash());
   manifest["fingerprint"] = fingerprint_;
-  write_file_atomic(path_ / "manifest.json", manifest.dump(2) + "\n");
+  write_file_atomic(path_ / "manifest.json",
+                    manifest.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void update_manifest(const fs::path& folder, const std::string& state, const FolderCounts& counts) {
   Json manifest = read_manifest(folder);
   manifest["state"] = state;
+  manifest.erase("reason");  // of an earlier stop
   manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
   manifest["ok"] = counts.ok;
   manifest["failed"] = counts.failed;
@@ -438,14 +454,15 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
   return counts;
 }
 
-void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of) noexcept {
+void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of,
+                     std::string_view reason) noexcept {
   try {
     check_places();
     lock_->check();  // another driver's manifest is not ours to write
     if (set_aside_ && live_.ok + live_.failed == 0) return put_old_results_back();
     journal_->flush();
     journal_->sync();
-    write_manifest("stopped", live_);
+    write_manifest("stopped", live_, reason);
     if (live_.failed > 0) write_results(path_, hash(), indices_, item_of, nullptr, true);
     std::error_code ignored;
     fs::remove(path_ / "status.json", ignored);

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/core/json.h"
@@ -77,11 +78,15 @@ class RunFolder {
   FolderCounts finish(const std::function<Json(std::uint64_t)>& item_of,
                       const std::function<void(std::uint64_t, const Json&)>& each);
   // Leaves a resumable folder (with failed.jsonl, so that the reason is there to read). Never
-  // throws: it runs on every way out.
-  void stop(const std::function<Json(std::uint64_t)>& item_of) noexcept;
+  // throws: it runs on every way out. The first line of `reason` goes into the manifest.
+  void stop(const std::function<Json(std::uint64_t)>& item_of,
+            std::string_view reason = "") noexcept;
+  // The working folder in which the run was begun, where that was not this process's. Else empty.
+  std::string began_elsewhere() const;
 
  private:
-  void write_manifest(const std::string& state, const FolderCounts& counts) const;
+  void write_manifest(const std::string& state, const FolderCounts& counts,
+                      std::string_view reason = "") const;
   void start_over(const std::string& why, bool keep_old);
   void put_old_results_back();
   void keep_records_of(std::uint64_t old_hash);
@@ -100,6 +105,7 @@ class RunFolder {
   std::uint64_t done_before_ = 0;
   bool set_aside_ = false;  // what was here lies in PATH.old
   std::string created_;
+  std::string began_in_;  // a working folder
   FolderCounts live_;
   std::chrono::steady_clock::time_point last_status_{};
   std::chrono::steady_clock::time_point last_flush_{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/core/error.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/run/progress.h"
 
@@ -24,7 +25,16 @@ FolderRunResult run_in_folder(RunFolder& folder, const std::function<Client&()>&
       Client& client = make_client();
       result.report =
           client.run(job, request, [&](const Outcome& outcome) { folder.record(client, outcome); });
-    } catch (...) {  // whatever ended the run, the folder is left resumable
+    } catch (const Cancelled& stopped) {  // whatever ended the run, the folder is left resumable
+      const bool by_user = stopped.exit_code() == ExitCode::kInterrupted;
+      folder.stop(options.item_of,
+                  fmt::format("{}: {}", by_user ? "Ctrl-C" : "SIGTERM, as tutti cancel sends it",
+                              stopped.what()));
+      throw;
+    } catch (const std::exception& error) {
+      folder.stop(options.item_of, error.what());
+      throw;
+    } catch (...) {
       folder.stop(options.item_of);
       throw;
     }

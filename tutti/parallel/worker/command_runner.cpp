@@ -1,9 +1,13 @@
 #include "tutti/parallel/worker/command_runner.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <mutex>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/runner.h"
@@ -16,6 +20,20 @@ namespace {
 
 constexpr const char* kProvider = "tutti.CommandProvider";
 constexpr const char* kRunner = "tutti.CommandRunner";
+
+// What an item that went well wrote to stderr, onto ours; one write, so that words of several workers
+// do not mix. What a failed item wrote is its story.
+void pass_on(std::uint64_t index, std::string_view words) {
+  constexpr std::size_t kMost = 64 << 10;
+  if (words.size() > kMost) words.remove_prefix(words.size() - kMost);
+  try {
+    write_all(STDERR_FILENO,
+              fmt::format("item {} wrote to stderr:\n{}{}", index, words,
+                          words.ends_with('\n') ? "" : "\n"),
+              "stderr");
+  } catch (const IoError&) {  // a full disk is no fault of the item
+  }
+}
 
 class ItemCommandProvider : public EnvironmentProvider {
  public:
@@ -59,6 +77,7 @@ class ItemCommandRunner : public BaseRunner {
     if (!result.ok()) throw TaskError(result.describe());
     if (result.truncated)
       throw TaskError("the output is larger than 2 GiB", "write it to a file and print the name");
+    if (!result.err.empty()) pass_on(index, result.err);
     if (!result.out.empty() && result.out.back() == '\n') result.out.pop_back();
     return is_utf8(result.out) ? Json(std::move(result.out)) : bytes_to_json(result.out);
   }
