@@ -47,6 +47,8 @@ TEST(Console, LogLinesStayShortWhateverTheModelReports) {
     EXPECT_THAT(line, HasSubstr(": loss=1.25"));
   }
   EXPECT_THAT(log_line(p), EndsWith("eta 1h03m"));
+  p.seconds_left = 0;  // the last line of a run
+  EXPECT_THAT(log_line(p), Not(HasSubstr("eta")));
   EXPECT_THAT(log_line(row), EndsWith("(best so far); 1m02s"));
 }
 

@@ -46,7 +46,7 @@ std::string speed(const Progress& p) {
 }
 
 std::string eta(const Progress& p) {
-  return p.seconds_left ? "eta " + format_duration(*p.seconds_left) : "";
+  return p.seconds_left.value_or(0) > 0 ? "eta " + format_duration(*p.seconds_left) : "";
 }
 
 // Those that are not empty.
