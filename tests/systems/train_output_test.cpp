@@ -76,6 +76,15 @@ TEST(TrainOutput, AFileGetsShortPlainLinesWithEachValueOnce) {
     EXPECT_TRUE(line.contains(name)) << name;
 }
 
+TEST(TrainOutput, WhatTwoWatchIsSaidOnce) {
+  const ToyRecipe recipe;
+  const auto result = recipe.train(
+      {"++trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: "
+       "valid/loss}]"});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_EQ(count(result.out + result.err, "best valid/loss: "), 1U) << result.describe();
+}
+
 TEST(TrainOutput, ATerminalGetsOneProgressLineAndATable) {
   for (const char* devices : {"num_device=1", "num_device=2"}) {
     const ToyRecipe recipe(kToyForward, /*work=*/500);

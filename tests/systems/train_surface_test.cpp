@@ -164,9 +164,11 @@ std::vector<int> steps_in_jsonl(const ToyRecipe& recipe) {
   return steps;
 }
 
-std::vector<int> steps_in_csv(const ToyRecipe& recipe) {
+std::vector<int> steps_in_csv(
+    const ToyRecipe& recipe,
+    const std::string& file = "logs/lightning_logs/version_0/metrics.csv") {
   std::vector<int> steps;
-  const auto lines = split(trim(recipe.read("logs/lightning_logs/version_0/metrics.csv")), '\n');
+  const auto lines = split(trim(recipe.read(file)), '\n');
   const auto header = split(lines[0], ',');
   const auto column = [&](const char* name) {
     return static_cast<std::size_t>(std::find(header.begin(), header.end(), name) - header.begin());
@@ -188,14 +190,23 @@ std::vector<int> steps_in_mlflow(const ToyRecipe& recipe) {
   return steps;
 }
 
-std::vector<int> steps_in_tensorboard(const ToyRecipe& recipe) {
+std::vector<int> steps_in_tensorboard(const ToyRecipe& recipe,
+                                      const std::string& folder = "tb/toy/version_0") {
   std::vector<int> steps;
-  for (const auto& entry : fs::directory_iterator(recipe.path() / "tb/toy"))
+  for (const auto& entry : fs::directory_iterator(recipe.path() / folder)) {
+    if (!entry.path().filename().string().starts_with("events.out.")) continue;
     for (const std::string& event : trainer::records(read_file(entry.path())))
       if (event.find("train/loss\x15") != std::string::npos)
         steps.push_back(event.at(10));  // after the time; below 128 it is one byte
+  }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+std::vector<int> one_to(int last) {
+  std::vector<int> all(static_cast<std::size_t>(last));
+  std::iota(all.begin(), all.end(), 1);
+  return all;
 }
 
 TEST(TrainSurface, EveryLogHasEveryStepOnceAfterAKill) {
@@ -225,12 +236,73 @@ trainer:
   const auto result = recipe.train({"more.yaml"});
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_THAT(result.out + result.err, HasSubstr("resumed from"));
-  std::vector<int> all(16);
-  std::iota(all.begin(), all.end(), 1);
+  const std::vector<int> all = one_to(16);
   EXPECT_EQ(steps_in_jsonl(recipe), all);
   EXPECT_EQ(steps_in_csv(recipe), all);
   EXPECT_EQ(steps_in_mlflow(recipe), all);
   EXPECT_EQ(steps_in_tensorboard(recipe), all);
+}
+
+// Experiments may log under one folder: each has its own version there, also when it goes on or
+// begins again.
+TEST(TrainSurface, NoRunCutsTheLogsOfAnother) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "more.yaml", R"(
+trainer:
+  logger:
+    - {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: logs}
+    - {_target_: lightning.pytorch.loggers.TensorBoardLogger, save_dir: tb, name: toy}
+)");
+  const std::string csv = "logs/lightning_logs/version_";
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"more.yaml"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = recipe.train(words);
+    ASSERT_TRUE(result.ok()) << result.describe();
+  };
+  train({});
+  train({"exp_dir=./other"});
+  EXPECT_EQ(steps_in_csv(recipe), one_to(12));
+  EXPECT_EQ(steps_in_csv(recipe, csv + "1/metrics.csv"), one_to(12));
+  EXPECT_EQ(steps_in_tensorboard(recipe), one_to(12));
+  EXPECT_EQ(steps_in_tensorboard(recipe, "tb/toy/version_1"), one_to(12));
+
+  train({"trainer.max_epochs=4"});  // goes on in its own
+  EXPECT_EQ(steps_in_csv(recipe), one_to(16));
+  EXPECT_EQ(steps_in_tensorboard(recipe), one_to(16));
+  EXPECT_EQ(steps_in_csv(recipe, csv + "1/metrics.csv"), one_to(12));
+  EXPECT_FALSE(recipe.has(csv + "2"));
+
+  train({"trainer.max_epochs=2", "--force"});
+  EXPECT_EQ(steps_in_csv(recipe), one_to(16));
+  EXPECT_EQ(steps_in_tensorboard(recipe), one_to(16));
+  EXPECT_EQ(steps_in_csv(recipe, csv + "2/metrics.csv"), one_to(8));
+  EXPECT_EQ(steps_in_tensorboard(recipe, "tb/toy/version_2"), one_to(8));
+}
+
+TEST(TrainSurface, AnotherRunsLogsInTheNamedVersionAreMovedAside) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "more.yaml", R"(
+trainer:
+  max_epochs: 1
+  logger:
+    - {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: logs, version: 7}
+    - {_target_: lightning.pytorch.loggers.TensorBoardLogger, save_dir: logs, version: 7}
+)");
+  const std::string folder = "logs/lightning_logs/version_7";
+  for (const char* exp_dir : {"exp_dir=./one", "exp_dir=./two", "exp_dir=./three"}) {
+    const auto result = recipe.train({"more.yaml", exp_dir});
+    ASSERT_TRUE(result.ok()) << result.describe();
+  }
+  EXPECT_EQ(steps_in_csv(recipe, folder + "/metrics.csv"), one_to(4));
+  EXPECT_EQ(steps_in_tensorboard(recipe, folder), one_to(4));
+  for (const char* aside : {"/before", "/before.1", "/before.2", "/before.3"}) {
+    const bool table = recipe.has(folder + aside + "/metrics.csv");  // or event files
+    EXPECT_EQ(table ? steps_in_csv(recipe, folder + aside + "/metrics.csv")
+                    : steps_in_tensorboard(recipe, folder + aside),
+              one_to(4))
+        << aside;
+  }
 }
 
 TEST(TrainSurface, NothingIsSavedWithoutCheckpointing) {

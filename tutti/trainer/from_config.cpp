@@ -7,6 +7,7 @@
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/standard.h"
 #include "tutti/core/error.h"
+#include "tutti/trainer/loggers/folders.h"
 #include "tutti/trainer/optim/optimizer_settings.h"
 #include "tutti/trainer/precision.h"
 #include "tutti/trainer/registry.h"
@@ -266,8 +267,10 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
   if (context.rank == 0 && plan.loop.fast_dev_run.batches == 0) {
     for (const Node& node : logger_list)
       plan.loggers.push_back(
-          node.defined() ? logger_registry().make(catalogue, node, LoggerContext{context.exp_dir})
-                         : make_tensorboard_logger(context.exp_dir / "tensorboard"));
+          node.defined()
+              ? logger_registry().make(catalogue, node, LoggerContext{context.exp_dir})
+              : make_tensorboard_logger(LogFolders(context.exp_dir)
+                                            .claim(context.exp_dir / "tensorboard", kEventFiles)));
     // Always there: the report reads it.
     plan.loggers.push_back(make_jsonl_logger(context.exp_dir / "metrics.jsonl"));
   }

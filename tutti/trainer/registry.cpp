@@ -1,6 +1,7 @@
 #include "tutti/trainer/registry.h"
 
 #include "tutti/config/schemas/callbacks.h"
+#include "tutti/trainer/loggers/folders.h"
 
 namespace tutti::trainer {
 namespace {
@@ -101,29 +102,19 @@ CallbackRegistry built_in_callbacks() {
   return out;
 }
 
-fs::path logger_folder(const std::string& save_dir, const std::optional<std::string>& name,
-                       const std::optional<std::string>& version) {
-  fs::path folder = save_dir;
-  if (name && !name->empty()) folder /= *name;
-  if (version && !version->empty()) folder /= *version;
-  return folder;
-}
-
 LoggerRegistry built_in_loggers() {
   LoggerRegistry out("logger");
-  out.add(
-      config::tensorboard_schema(), [](const config::TensorBoardSettings& s, const LoggerContext&) {
-        return with_prefix(s.prefix, make_tensorboard_logger(
-                                         logger_folder(s.save_dir, s.name, s.version) / s.sub_dir));
-      });
-  out.add(config::csv_schema(), [](const config::CsvSettings& s, const LoggerContext&) {
-    const std::string version = s.version.value_or("0");
-    const bool number =
-        !version.empty() && version.find_first_not_of("0123456789") == std::string::npos;
-    return with_prefix(
-        s.prefix,
-        make_csv_logger(logger_folder(s.save_dir, s.name, number ? "version_" + version : version),
-                        s.flush_logs_every_n_steps));
+  out.add(config::tensorboard_schema(), [](const config::TensorBoardSettings& s,
+                                           const LoggerContext& context) {
+    const LogFolders folders(context.exp_dir);
+    const fs::path folder = folders.choose(s.save_dir, s.name, s.version) / s.sub_dir;
+    return with_prefix(s.prefix, make_tensorboard_logger(folders.claim(folder, kEventFiles)));
+  });
+  out.add(config::csv_schema(), [](const config::CsvSettings& s, const LoggerContext& context) {
+    const LogFolders folders(context.exp_dir);
+    const fs::path folder = folders.choose(s.save_dir, s.name, s.version);
+    return with_prefix(s.prefix, make_csv_logger(folders.claim(folder, "metrics.csv"),
+                                                 s.flush_logs_every_n_steps));
   });
   out.add(config::mlflow_schema(),
           [](const config::MlflowSettings& s, const LoggerContext& context) {
@@ -136,11 +127,13 @@ LoggerRegistry built_in_loggers() {
                 make_mlflow_logger({.folder = folder,
                                     .experiment = s.experiment_name,
                                     .run = s.run_name.value_or(context.exp_dir.filename().string()),
-                                    .note = context.exp_dir / ".mlflow_run",
+                                    .note = context.exp_dir / kMlflowNote,
                                     .tags = s.tags}));
           });
-  out.add(config::jsonl_schema(), [](const config::JsonlSettings& s, const LoggerContext&) {
-    return make_jsonl_logger(fs::path(s.save_dir) / s.file);
+  out.add(config::jsonl_schema(), [](const config::JsonlSettings& s, const LoggerContext& context) {
+    const fs::path path = fs::path(s.save_dir.empty() ? "." : s.save_dir) / s.file;
+    LogFolders(context.exp_dir).claim(path.parent_path(), path.filename().string());
+    return make_jsonl_logger(path);
   });
   return out;
 }

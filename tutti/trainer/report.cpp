@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
@@ -290,10 +291,14 @@ void report_end(Run& run, const std::string& reason) {
   log::info("{} epoch{}, {} step{} in {}: {}", run.epoch, run.epoch == 1 ? "" : "s", run.step,
             run.step == 1 ? "" : "s", format_duration(elapsed_since(run.started)), reason);
   if (!run.store) return;
+  std::set<std::string> told;  // a callback may watch what best_model_criterion does
   for (const Criterion& criterion : run.in.criteria)
-    if (const auto best = run.store->top(criterion))
-      log::info("best {}: {:.4g} (epoch {}, step {}) in {}", criterion.metric, best->value,
-                best->epoch + 1, best->step, shown_path(best->file));
+    if (const auto best = run.store->top(criterion)) {
+      const auto line =
+          fmt::format("best {}: {:.4g} (epoch {}, step {}) in {}", criterion.metric, best->value,
+                      best->epoch + 1, best->step, shown_path(best->file));
+      if (told.insert(line).second) log::info("{}", line);
+    }
 }
 
 }  // namespace tutti::trainer

@@ -9,8 +9,10 @@ Schema<TensorBoardSettings> tensorboard_schema() {
   Schema<S> s("tensorboard", "TensorBoard event files under save_dir/name/version.");
   s.field("save_dir", &S::save_dir, "folder of the logs");
   s.field("name", &S::name, "folder under save_dir; null or empty: none");
-  s.field("version", &S::version,
-          "folder under name; null: none, so that a resumed run goes on there");
+  s.field(
+      "version", &S::version,
+      "folder under name; a number N: version_N; null: the next free version_N, where a resumed "
+      "run goes on; empty: none");
   s.field("sub_dir", &S::sub_dir, "folder under version for the event files");
   s.field("prefix", &S::prefix, "put before each metric's name");
   s.refused("log_graph", {"false", "False"}, "remove it: graphs are not traced");
@@ -23,8 +25,10 @@ Schema<CsvSettings> csv_schema() {
   Schema<S> s("csv", "metrics.csv under save_dir/name/version, as Lightning writes it.");
   s.field("save_dir", &S::save_dir, "folder of the logs");
   s.field("name", &S::name, "folder under save_dir; null or empty: none");
-  s.field("version", &S::version,
-          "folder under name; a number N: version_N; null: version_0, where a resumed run goes on");
+  s.field(
+      "version", &S::version,
+      "folder under name; a number N: version_N; null: the next free version_N, where a resumed "
+      "run goes on; empty: none");
   s.field("prefix", &S::prefix, "put before each metric's name");
   s.field("flush_logs_every_n_steps", &S::flush_logs_every_n_steps,
           "write so many lines at once; what a killed run had not written is lost", {.min = 1});

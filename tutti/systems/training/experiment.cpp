@@ -18,6 +18,7 @@
 #include "tutti/trainer/checkpoint/store.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/limits.h"
+#include "tutti/trainer/loggers/folders.h"
 
 namespace tutti::systems {
 namespace {
@@ -378,6 +379,7 @@ void Experiment::clear_way() const {
   if (restarted_ || !wants_fresh_start(context_)) return;
   set_aside(checkpoints_);
   set_aside(folder_ / "metrics.jsonl");
+  trainer::LogFolders::forget(folder_);  // the loggers' files stay as they are
 }
 
 Experiment::~Experiment() { unlock(); }
