@@ -91,11 +91,15 @@ bool are_several(const Arguments& arguments, const config::LoadOptions& options)
   return kinds.size() > 1;
 }
 
+struct Loaded {
+  config::ConfigFiles files;
+  config::Node root;      // resolved
+  config::Node training;  // that of --training_config
+};
+
 // As a run with --training_config sees the file: names flow, and an override goes to those that know its key.
-config::LoadedConfig load_beside_training(const Arguments& arguments,
-                                          const config::LoadOptions& options,
-                                          config::FileChecker& checker,
-                                          config::Problems& problems) {
+Loaded load_beside_training(const Arguments& arguments, const config::LoadOptions& options,
+                            config::FileChecker& checker, config::Problems& problems) {
   using config::FileKind;
   config::ConfigFiles own =
       config::read_config_files(kind_asked(arguments), options.files, problems);
@@ -122,14 +126,16 @@ config::LoadedConfig load_beside_training(const Arguments& arguments,
   const config::Node root = place.kind == FileKind::kInference ? configs.inference
                             : place.kind == FileKind::kMetrics ? configs.metrics
                                                                : configs.demo;
-  return {std::move(place), root};
+  return {std::move(place), root, configs.training};
 }
 
-config::LoadedConfig load(const Arguments& arguments, const config::LoadOptions& options,
-                          config::FileChecker& checker, config::Problems& problems) {
-  return arguments.training.empty() ? config::load_config(options, kind_asked(arguments),
-                                                          arguments.parallel, checker, problems)
-                                    : load_beside_training(arguments, options, checker, problems);
+Loaded load(const Arguments& arguments, const config::LoadOptions& options,
+            config::FileChecker& checker, config::Problems& problems) {
+  if (!arguments.training.empty())
+    return load_beside_training(arguments, options, checker, problems);
+  auto [files, root] =
+      config::load_config(options, kind_asked(arguments), arguments.parallel, checker, problems);
+  return {std::move(files), std::move(root), {}};
 }
 
 void check_loaded(const config::FileChecker& checker, const config::ConfigFiles& files,
@@ -178,8 +184,10 @@ int check(const Arguments& arguments) {
     return check_each(arguments, options);
   config::FileChecker checker = own_checker();
   config::Problems problems;
-  const config::LoadedConfig loaded = load(arguments, options, checker, problems);
+  const Loaded loaded = load(arguments, options, checker, problems);
   check_loaded(checker, loaded.files, loaded.root, arguments.no_files, problems);
+  if (!arguments.no_files && loaded.files.kind == config::FileKind::kInference)
+    systems::check_average_name(loaded.training, loaded.root, problems);
   const int code = report(problems, arguments.quiet);
   if (code == 0 && !arguments.quiet) say_ok(options.files[0], loaded.files.kind);
   return code;
@@ -192,7 +200,7 @@ int show(const Arguments& arguments) {
                       "show them one after another");
   config::Problems problems;
   config::FileChecker checker = own_checker();
-  const auto [files, root] = load(arguments, options, checker, problems);
+  const auto [files, root, training] = load(arguments, options, checker, problems);
   const bool follows_training =
       files.kind == config::FileKind::kInference || files.kind == config::FileKind::kMetrics;
   if (arguments.training.empty() && follows_training && config::lacks_experiment(files))

@@ -391,6 +391,56 @@ TEST_F(Agreement, WhatTrainingRefusesIsSaidBeforeStatisticsAreReplaced) {
   EXPECT_EQ(read_file(statistics), before);
 }
 
+TEST_F(Agreement, AnAverageThatTrainingNeverWritesIsRefusedBeforeItBegins) {
+  const std::string file = (folder_->path() / "inference.yaml").string();
+  const auto check = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"config", "check", file, "--training_config", training()});
+    words.insert(words.end(), {"exp_tag=unwritten", "exp_dir=${recipe_dir}/exp/unwritten"});
+    return run(words);
+  };
+  const std::string by_accuracy = "best_model_criterion=[[valid/acc, 2, max]]";
+  const auto names_both = testing::AllOf(testing::HasSubstr("model.asr_model_file"),
+                                         testing::HasSubstr("got 'valid.loss.ave_1best.pth'"),
+                                         testing::HasSubstr("valid.acc.ave_2best.pth"));
+  const CommandResult checked = check({by_accuracy});
+  EXPECT_EQ(checked.exit_code, 2) << checked.out;
+  EXPECT_THAT(checked.out + checked.err, names_both);
+  const CommandResult ran = run({"run", "--stages", "train", "infer", "--training_config",
+                                 training(), "--inference_config", file, by_accuracy,
+                                 "exp_tag=unwritten", "exp_dir=${recipe_dir}/exp/unwritten"});
+  EXPECT_EQ(ran.exit_code, 2) << ran.out;
+  EXPECT_THAT(ran.err, names_both);
+  EXPECT_FALSE(fs::exists(folder_->path() / "exp/unwritten/checkpoints"));
+
+  // Of how many may differ; lists of callbacks count; what is there already is nobody's business.
+  const auto accepts = [&](const std::vector<std::string>& words) {
+    const CommandResult result = check(words);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  };
+  accepts({by_accuracy, "model.asr_model_file=${exp_dir}/valid.acc.ave_10best.pth"});
+  accepts(
+      {by_accuracy,
+       "++trainer.callbacks=[{_target_: model_checkpoint, monitor: valid/loss, save_top_k: 3}]"});
+  accepts({by_accuracy, "model.asr_model_file=${exp_dir}/mine.pth"});
+  fs::create_directories(folder_->path() / "exp/unwritten/checkpoints");
+  write_file_atomic(folder_->path() / "exp/unwritten/checkpoints/valid.loss.ave_3best.safetensors",
+                    "weights");
+  accepts({by_accuracy});
+}
+
+TEST_F(Agreement, WhatIsWrongInACriterionIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[[valid/acc, 2, maximum]]", "got 'maximum', expected min or max"},
+      {"[[valid/acc, many, max]]", "got 'many', expected how many to keep, 1 or more"},
+      {"[[valid/acc, max]]", "got a list of 2, expected [metric, how many, min|max]"}};
+  for (const auto& [value, words] : cases) {
+    const CommandResult result =
+        run({"config", "check", training(), std::string("best_model_criterion=") + value});
+    EXPECT_EQ(result.exit_code, 2) << value;
+    EXPECT_THAT(result.out + result.err, testing::HasSubstr(words));
+  }
+}
+
 TEST_F(Agreement, OnInference) {
   const CommandResult trained =
       run({"run", "--stages", "collect_stats", "train", "--training_config", training()});

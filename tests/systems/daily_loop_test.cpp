@@ -328,6 +328,25 @@ TEST_F(DailyLoop, ACopyWithoutLinksTrainsOn) {
   EXPECT_TRUE(fs::exists(last / "model.safetensors"));
 }
 
+TEST_F(DailyLoop, NothingDecodesWithTheAverageOfACriterionThatWasDropped) {
+  const std::string exp = kExp, average = "valid.loss.ave_1best.safetensors";
+  const std::string before = read(exp + "checkpoints/" + average);
+  const CommandResult more =
+      stage("train", {"trainer.max_epochs=2", "best_model_criterion=[[valid/acc, 2, max]]"});
+  ASSERT_TRUE(more.ok()) << more.describe();
+  EXPECT_THAT(more.err + more.out, HasSubstr("valid/loss is no criterion any more"));
+  for (const auto& entry : fs::directory_iterator(path_ / kExp / "checkpoints"))
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("valid.loss")));
+  EXPECT_THAT(read(exp + "checkpoints/best.json"),
+              testing::AllOf(HasSubstr("valid/acc"), Not(HasSubstr("valid/loss"))));
+  EXPECT_EQ(read(exp + "checkpoints.before/" + average), before);
+
+  const CommandResult decoded = infer();  // its config names the average of the loss
+  EXPECT_FALSE(decoded.ok()) << decoded.err;
+  EXPECT_THAT(decoded.err, testing::AllOf(HasSubstr("valid.loss.ave_10best.pth: no such file"),
+                                          HasSubstr("valid.acc.ave_1best.safetensors")));
+}
+
 class DatasetReader : public BuiltRecipe {
  protected:
   // The recipe's training file with other entries.

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "tutti/config/schemas/files.h"
 #include "tutti/core/text.h"
 #include "tutti/systems/dataset_builder.h"
 
@@ -95,7 +98,71 @@ void require_all(const Node& block, const std::vector<const char*>& keys, Inputs
   for (const char* key : keys) inputs.require(block[key]);
 }
 
+std::string file_name_of(std::string metric) {
+  std::replace(metric.begin(), metric.end(), '/', '.');
+  return metric;
+}
+
+// "valid.acc" of valid.acc.ave_10best.pth; empty: the name says nothing of this kind.
+std::string averaged_metric(const fs::path& file) {
+  const std::string stem = file.stem().string();
+  const auto at = stem.find(".ave_");
+  if (at == std::string::npos || !stem.ends_with("best")) return {};
+  const auto first = stem.begin() + static_cast<std::ptrdiff_t>(at) + 5, last = stem.end() - 4;
+  const bool is_number =
+      first < last && std::all_of(first, last, [](char c) { return c >= '0' && c <= '9'; });
+  return is_number ? stem.substr(0, at) : std::string();
+}
+
+// Where the stage that decodes looks: another number than the one asked for will do.
+bool has_average(const fs::path& folder, const std::string& metric) {
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(folder, unreadable))
+    if (entry.path().filename().string().starts_with(metric + ".ave_")) return true;
+  return false;
+}
+
+// By metric, how many are averaged; of both places that name criteria.
+std::map<std::string, int> kept_metrics(const Node& training, Problems& problems) {
+  std::map<std::string, int> kept;
+  for (const Node& callback : training["trainer"]["callbacks"].elements()) {
+    const std::string target = callback["_target_"].value_or<std::string>("");
+    const int count = callback["save_top_k"].value_or(1);
+    if ((target.ends_with("ModelCheckpoint") || target == "model_checkpoint") && count != 0 &&
+        callback["monitor"].is_scalar())
+      kept[file_name_of(callback["monitor"].raw())] = std::max(1, count);
+  }
+  for (const auto& criterion :
+       config::parse_best_model_criterion(training["best_model_criterion"], problems))
+    kept[file_name_of(criterion.metric)] = criterion.keep;
+  return kept;
+}
+
 }  // namespace
+
+void check_average_name(const Node& training, const Node& inference, Problems& problems) {
+  if (!training["exp_dir"].is_scalar() || !inference["model"].is_map()) return;
+  const fs::path exp_dir = fs::absolute(training["exp_dir"].raw()).lexically_normal();
+  for (const char* key : {"asr_model_file", "s2t_model_file"}) {
+    const Node asked = inference["model"][key];
+    if (!asked.is_scalar()) continue;
+    const fs::path file = fs::absolute(asked.raw()).lexically_normal();
+    const fs::path folder = file.parent_path();
+    const std::string metric = averaged_metric(file);
+    if (metric.empty() || (folder != exp_dir && folder != exp_dir / "checkpoints")) continue;
+    if (has_average(folder, metric) || has_average(folder / "checkpoints", metric)) continue;
+    Problems of_training;  // told where that file is checked
+    const auto kept = kept_metrics(training, of_training);
+    if (!of_training.empty() || kept.empty() || kept.count(metric) > 0) continue;
+    std::vector<std::string> names;
+    for (const auto& [name, count] : kept)
+      names.push_back(fmt::format("{}.ave_{}best{}", name, count, file.extension().string()));
+    problems.add(asked,
+                 fmt::format("got '{}', which this training does not write: its criteria make {}",
+                             file.filename().string(), join(names, ", ")),
+                 "name one of them, or add the metric to best_model_criterion");
+  }
+}
 
 void check_input_files(config::FileKind kind, const Node& root, Problems& problems,
                        InputFiles needed) {

@@ -17,4 +17,9 @@ enum class InputFiles { kData, kAll };
 void check_input_files(config::FileKind kind, const config::Node& root, config::Problems& problems,
                        InputFiles needed = InputFiles::kAll);
 
+// An average of the experiment (METRIC.ave_Nbest) that is not there, and that this training never writes, as no
+// criterion of it watches the metric.
+void check_average_name(const config::Node& training, const config::Node& inference,
+                        config::Problems& problems);
+
 }  // namespace tutti::systems

@@ -153,6 +153,8 @@ void refuse_early(const std::vector<Stage>& stages, const StageContext& context)
                         trains ? InputFiles::kAll : InputFiles::kData);
     if (stage.needs == Needs::kInference)
       check_input_files(config::FileKind::kInference, context.inference, problems);
+    if (stage.needs == Needs::kInference && trains)
+      check_average_name(context.training, context.inference, problems);
   }
   problems.throw_if_any();
   StageContext early = context;

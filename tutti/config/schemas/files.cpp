@@ -152,13 +152,19 @@ std::vector<BestModelCriterion> parse_best_model_criterion(const Node& node, Pro
     BestModelCriterion criterion;
     std::string mode;
     std::string expected;
-    const bool ok = entry.is_list() && entry.size() == 3 &&
-                    read(entry[0], criterion.metric, expected) &&
-                    read(entry[1], criterion.keep, expected) && criterion.keep >= 1 &&
-                    read(entry[2], mode, expected) && (mode == "min" || mode == "max");
-    if (!ok) {
-      problems.add(entry,
-                   "got " + entry.describe_value() + ", expected [metric, how many, min|max]",
+    Node wrong;
+    std::string what = "[metric, how many, min|max]";
+    if (!entry.is_list() || entry.size() != 3) {
+      wrong = entry;
+    } else if (!read(entry[0], criterion.metric, expected)) {
+      wrong = entry[0], what = "the name of a metric";
+    } else if (!read(entry[1], criterion.keep, expected) || criterion.keep < 1) {
+      wrong = entry[1], what = "how many to keep, 1 or more";
+    } else if (!read(entry[2], mode, expected) || (mode != "min" && mode != "max")) {
+      wrong = entry[2], what = "min or max";
+    }
+    if (wrong.defined()) {
+      problems.add(wrong, "got " + wrong.describe_value() + ", expected " + what,
                    "write [valid/loss, 3, min]");
       continue;
     }

@@ -9,10 +9,12 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/trainer/checkpoint/pth.h"
 
 namespace tutti::trainer {
@@ -244,6 +246,7 @@ class CheckpointStore::Impl {
       write_checkpoint(folder_ / name, job.snapshot);
     }
     replace_link(folder_ / "last", name);
+    if (!std::exchange(has_saved_, true)) set_aside_unwatched();
     if (job.info.keep)
       link_or_copy(
           folder_ / name / "model.safetensors",
@@ -299,6 +302,41 @@ class CheckpointStore::Impl {
     return criterion.metric;
   }
 
+  bool is_watched(const std::string& list) const {
+    return std::any_of(options_.criteria.begin(), options_.criteria.end(), [&](const Criterion& c) {
+      return list == c.metric || list.starts_with(c.metric + " (");
+    });
+  }
+
+  // Of metrics that were criteria before: nobody renews their averages, so that a config which still
+  // names one would decode with old weights. best.json goes last: what a killed run leaves here is
+  // moved when it goes on.
+  void set_aside_unwatched() {
+    std::vector<std::string> metrics;
+    std::vector<fs::path> files;
+    for (const auto& [name, list] : best_) {
+      if (is_watched(name)) continue;
+      const std::string metric = name.substr(0, name.find(" ("));
+      if (std::find(metrics.begin(), metrics.end(), metric) != metrics.end()) continue;
+      metrics.push_back(metric);
+      for (const auto& entry : fs::directory_iterator(folder_))
+        if (entry.path().filename().string().starts_with(metric_file_name(metric) + ".ave_"))
+          files.push_back(entry.path());
+    }
+    if (metrics.empty()) return;
+    for (const auto& [name, list] : best_)
+      for (const BestEntry& entry : list)
+        if (!is_watched(name)) files.push_back(folder_ / entry.file);
+    const fs::path aside = folder_.string() + ".before";
+    make_folders(aside);
+    for (const fs::path& file : files)
+      if (fs::exists(file)) fs::rename(file, aside / file.filename());  // one may be in two lists
+    std::erase_if(best_, [this](const auto& list) { return !is_watched(list.first); });
+    write_best(folder_, best_);
+    log::info("{}: {} is no criterion any more: its best weights and averages were moved to {}",
+              folder_.string(), join(metrics, ", "), aside.filename().string());
+  }
+
   bool is_listed(const std::string& file) const {
     for (const auto& [name, list] : best_)
       for (const BestEntry& entry : list)
@@ -343,6 +381,7 @@ class CheckpointStore::Impl {
 
   // Touched by the writer thread, and by others only after flush().
   BestLists best_;
+  bool has_saved_ = false;
   std::thread writer_;
 };
 
