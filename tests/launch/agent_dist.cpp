@@ -174,6 +174,25 @@ TEST(Launch, SignalsArePassedOnAndStubbornRanksAreKilledAfterTheGrace) {
   EXPECT_FALSE(alive(*read_pid(folder.path() / "pid-0")));
 }
 
+TEST(Launch, UnderNohupALostTerminalIsNotPassedOn) {
+  TempFolder folder;
+  const auto script = script_in(folder,
+                                "trap 'touch hup-$RANK' HUP; trap 'touch usr1-$RANK; exit 0' USR1; "
+                                "echo $$ > pid-$RANK; while :; do sleep 0.05; done");
+  std::vector<std::string> argv = {"sh", "-c", "trap '' HUP; exec \"$@\"", "sh"};
+  for (const std::string& word : launch(2, script)) argv.push_back(word);
+  Process agent = Process::start({.argv = argv, .stdout_path = folder.path() / "out"});
+  for (const char* name : {"pid-0", "pid-1"})
+    ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
+  ::kill(agent.pid(), SIGHUP);
+  ::kill(agent.pid(), SIGUSR1);
+  const auto status = agent.wait_for(60s);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "usr1-1"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "hup-1"));
+}
+
 TEST(Launch, RestartsUntilItWorks) {
   TempFolder folder;
   const std::string script =

@@ -94,6 +94,47 @@ TEST_F(OwnTokens, TrainingOnWithOtherTokensIsRefusedWithTheWaysOn) {
   EXPECT_EQ(read(std::string(kExp) + "tokens.txt.1"), tokens);
 }
 
+// model.vocab_size of the config is 30, the list that it names has 50 tokens by now.
+TEST_F(OwnTokens, AListOfAnotherSizeIsJudgedOnlyByTrainingAndTrainTokenizerMendsIt) {
+  const std::string tokens = read(kTokens);
+  const std::string place = (path_ / "data/bpe_30").string();
+  ASSERT_TRUE(stage("train_tokenizer",
+                    {"exp_tag=other", "tokenizer.vocab_size=50", "tokenizer.save_path=" + place})
+                  .ok());
+  ASSERT_EQ(num_lines(kTokens), 50U);
+
+  const CommandResult again = infer({"inference_dir=" + (path_ / "F").string()});
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_EQ(read("F/test/results.jsonl"), read(std::string(kInference) + "test/results.jsonl"));
+  const CommandResult measured =
+      run({"measure", "--training_config", conf("training_asr_transformer.yaml"),
+           "--inference_config", conf("inference.yaml"), "--metrics_config", conf("metrics.yaml")});
+  EXPECT_TRUE(measured.ok()) << measured.describe();
+  const CommandResult packed = pack({"--force"});
+  EXPECT_TRUE(packed.ok()) << packed.describe();
+  EXPECT_EQ(read(std::string(kPack) + "tokens.txt"), tokens);
+
+  // Training uses the list. What was trained has its own; another experiment needs one that fits.
+  const CommandResult more = stage("train", {"trainer.max_epochs=2"});
+  EXPECT_EQ(more.exit_code, 2) << more.describe();
+  EXPECT_THAT(more.err, HasSubstr("goes on with the tokens it was trained with"));
+  for (const char* word : {"exp_tag=third", "--force"}) {
+    const CommandResult refused = stage("train", {word});
+    EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+    EXPECT_THAT(refused.err,
+                HasSubstr("model.vocab_size: got 30, but the token list has 50 tokens"));
+    EXPECT_THAT(refused.err, HasSubstr("run the train_tokenizer stage again, or remove"));
+  }
+  EXPECT_FALSE(has("exp/third"));
+  EXPECT_TRUE(has(std::string(kExp) + "checkpoints/last"));
+
+  const CommandResult mended =
+      run({"run", "--stages", "train_tokenizer", "train", "--training_config",
+           conf("training_asr_transformer.yaml"), "trainer.max_epochs=2"});
+  EXPECT_TRUE(mended.ok()) << mended.describe();
+  EXPECT_EQ(read(kTokens), tokens);
+}
+
 TEST_F(OwnTokens, APackIsOfWhatWasTrainedAndOneThatCannotBeLoadedReplacesNothing) {
   const std::string config = read(std::string(kPack) + "config.yaml");
   // A config that was edited since: the pack is of the weights that are there.

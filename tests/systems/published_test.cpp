@@ -242,6 +242,15 @@ TEST_F(Published, ShowSaysWhatAFolderHoldsAndLacks) {
   EXPECT_EQ(info["languages"], (Json{"<abk>", "<deu>", "<eng>", "<zul>"}));
   EXPECT_TRUE(info["problems"].empty() && info["missing"].empty()) << info;
 
+  // A pack below a recipe's exp: its own place and names, and a size that is not rounded to nothing.
+  const auto made =
+      run({"model", "convert", folder_of("conformer").string(), "exp/tag/model_pack"});
+  ASSERT_TRUE(made.ok()) << made.describe();
+  const auto pack = run({"model", "show", "exp/tag/model_pack/"});
+  ASSERT_TRUE(pack.ok()) << pack.describe();
+  EXPECT_THAT(pack.out, HasSubstr("/exp/tag/model_pack\ntask        asr\nconfig      config.yaml"));
+  EXPECT_THAT(pack.out, testing::ContainsRegex("parameters  [1-9][0-9.]* thousand, [1-9]"));
+
   fs::copy(folder_of("conformer"), here() / "broken", fs::copy_options::recursive);
   const fs::path config = here() / "broken/exp/asr_train_raw/config.yaml";
   const std::string text = read_file(config);

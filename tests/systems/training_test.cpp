@@ -74,6 +74,18 @@ TEST_F(Training, ScancelEndsAJobTheRequeueSignalAndAPreemptionBringItBack) {
   EXPECT_THAT(slurm.calls(), HasSubstr("requeue 77"));
 }
 
+TEST_F(Training, ALostTerminalIsAnsweredWithACheckpoint) {
+  for (const char* devices : {"trainer.devices=1", "trainer.devices=2"}) {
+    const ToyTraining toy(4, 100);
+    Process process = toy.start({devices});
+    ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() > 0; })) << toy.log();
+    ::kill(process.pid(), SIGHUP);
+    EXPECT_EQ(process.wait().exit_code, 85) << devices << toy.log();
+    EXPECT_THAT(toy.log(), HasSubstr("stopped by SIGHUP"));
+    EXPECT_TRUE(fs::exists(toy.checkpoints() / "last" / "COMPLETE"));
+  }
+}
+
 TEST_F(Training, ASignalWhileRanksMeetIsAnswered) {
   const ToyTraining toy;
   const FakeSlurm slurm(toy, "None", 2);  // the other rank never comes

@@ -100,6 +100,21 @@ TEST(StopSignals, RemembersTheFirstAndRestoresHandlers) {
   EXPECT_EQ(before.sa_handler, after.sa_handler);
 }
 
+TEST(StopSignals, ALostTerminalStopsTheRunUnlessItWasStartedWithNohup) {
+  {
+    StopSignals signals;
+    ::raise(SIGHUP);
+    EXPECT_EQ(signals.received(), SIGHUP);
+  }
+  const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup does
+  {
+    StopSignals signals;
+    ::raise(SIGHUP);
+    EXPECT_EQ(signals.received(), 0);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
+}
+
 TEST(StopSignals, BeforeTheLoopASignalIsAnsweredByAThread) {
   std::atomic<int> left{0};
   StopSignals signals;

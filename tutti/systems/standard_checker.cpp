@@ -352,7 +352,8 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   if (!is_recogniser(root)) return;
   check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
-  const auto model = speech::read_asr_settings(root, own, {.read_files = false});
+  const auto model =
+      speech::read_asr_settings(root, own, {.read_files = false, .judge_token_file = false});
   check_statistics(root, model, own);
   if (own.empty()) check_monitors(root, model, optimizers, own);
   if (own.empty()) check_sync_batchnorm(root, &model, own);

@@ -52,6 +52,10 @@ StopSignals::StopSignals(int requeue_signal) {
   g_signal = 0;
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, requeue_signal})
     if (signal != 0 && !old_.count(signal)) install(signal, &old_[signal]);
+  // A terminal that is gone. With nohup somebody wants to go on without it.
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (!old_.count(SIGHUP) && hangup.sa_handler != SIG_IGN) install(SIGHUP, &old_[SIGHUP]);
   watch_ = std::thread([this] { watch(); });
 }
 

@@ -3,7 +3,8 @@
 // The cluster warns before it takes a node away; people cancel. The loop sees the flag, all ranks
 // agree to stop, one checkpoint is written. Then, under Slurm, rank 0 asks for a requeue if that is
 // what the signal meant: the requeue signal (SIGUSR1 unless the config says otherwise) or a
-// preemption. SIGTERM from scancel and Ctrl-C end the run.
+// preemption. SIGTERM from scancel, Ctrl-C and SIGHUP of a lost terminal end the run; nohup's
+// ignored SIGHUP stays ignored.
 //
 //   StopSignals signals;                                // installs handlers; the destructor puts the
 //   signals.while_starting([](int signal) { ... });     // old ones back

@@ -21,6 +21,9 @@ struct ReadOptions {
   // false: the token list and the statistics need not exist yet (checking a config before the
   // stages that make them).
   bool read_files = true;
+  // false: a token list on disk may be another experiment's that train_tokenizer is to replace, or
+  // that a trained model has its own copy of; its size is not held against vocab_size.
+  bool judge_token_file = true;
 };
 
 // `config` is a whole training file; problems carry the place in it. Recipes name the task

@@ -81,16 +81,39 @@ void describe_network(const speech::ModelFolder& folder, const config::Node& tra
     info["problems"].push_back("the weights do not fit the config:" + difference);
 }
 
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = path.lexically_normal().lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// The folder that was asked for: the root, from which names are found, can be the recipe above it.
+// Of an archive, where it was unpacked.
+fs::path shown_folder(const fs::path& given, const speech::ModelFolder& folder) {
+  // Without the slash that the path may end with.
+  const auto plain = [](const fs::path& path) {
+    const fs::path whole = fs::absolute(path).lexically_normal();
+    return whole.has_filename() ? whole : whole.parent_path();
+  };
+  const fs::path root = plain(folder.root);
+  return fs::is_directory(given) && lies_in(plain(given), root) ? plain(given) : root;
+}
+
+// 93722 as "93.7 thousand"; a small model has no millions.
+std::string scaled(double value, const char* millions, const char* thousands) {
+  return value < 999'950 ? fmt::format("{:.1f}{}", value / 1e3, thousands)
+                         : fmt::format("{:.1f}{}", value / 1e6, millions);
+}
+
 }  // namespace
 
 Json describe_model(const fs::path& path) {
   const speech::ModelFolder folder = speech::open_model_folder(path);
+  const fs::path shown = shown_folder(path, folder);
   const auto inside = [&](const fs::path& file) {
-    const fs::path relative = file.lexically_relative(folder.root);
-    return relative.empty() || relative.native().starts_with("..") ? file.string()
-                                                                   : relative.string();
+    return lies_in(file, shown) ? file.lexically_normal().lexically_relative(shown).string()
+                                : file.string();
   };
-  Json info = {{"folder", folder.root.string()},
+  Json info = {{"folder", shown.string()},
                {"config", inside(folder.config)},
                {"weights", inside(folder.weights)},
                {"missing", folder.missing},
@@ -123,8 +146,8 @@ std::string model_text(const Json& info) {
     line(key, info.value(key, ""));
   if (info.contains("parameters"))
     line("parameters",
-         fmt::format("{:.1f} million, {:.1f} MB", info["parameters"].get<double>() / 1e6,
-                     info.value("bytes", 0.0) / 1e6));
+         fmt::format("{}, {}B", scaled(info["parameters"].get<double>(), " million", " thousand"),
+                     scaled(info.value("bytes", 0.0), " M", " k")));
   if (info.contains("tokens"))
     line("tokens", fmt::format("{}, {}", info["tokens"].get<std::int64_t>(),
                                info["token_type"].get<std::string>()));

@@ -13,8 +13,10 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/folder_lock.h"
+#include "tutti/speech/models/model_config.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/training/kept_tokens.h"
+#include "tutti/systems/training/training_model.h"
 #include "tutti/trainer/checkpoint/store.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/limits.h"
@@ -282,6 +284,16 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
                   way_to_continue(differences, loop)));
 }
 
+// Only training uses the list that the config names: stages before it replace it, those after it
+// read the experiment's own.
+void refuse_token_count(const StageContext& context) {
+  const bool says = !context.training["model"]["vocab_size"].is_null();
+  if (!says || context.makes_tokens || is_users_model(context.training)) return;
+  config::Problems problems;
+  speech::read_asr_settings(context.training, problems, {.read_files = false});
+  problems.throw_if_any();
+}
+
 // One earlier run is kept.
 void set_aside(const fs::path& path) {
   if (!fs::exists(path)) return;
@@ -360,8 +372,9 @@ void refuse_start(const StageContext& context) {
   if (plan.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
   const auto holder = parallel::FolderLock::holder(exp_dir);
   if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
-  if (wants_fresh_start(context)) return;
-  refuse_changed_config(context, exp_dir, plan.loop);
+  // What was trained comes first: it says which tokens are its own.
+  if (!wants_fresh_start(context)) refuse_changed_config(context, exp_dir, plan.loop);
+  refuse_token_count(context);
 }
 
 Experiment::Experiment(const StageContext& context, const trainer::LoopSettings& loop,
