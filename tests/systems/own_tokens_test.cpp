@@ -115,6 +115,9 @@ TEST_F(OwnTokens, AListOfAnotherSizeIsJudgedOnlyByTrainingAndTrainTokenizerMends
   EXPECT_EQ(read(std::string(kPack) + "tokens.txt"), tokens);
 
   // Training uses the list. What was trained has its own; another experiment needs one that fits.
+  const CommandResult checked = run({"config", "check", conf("training_asr_transformer.yaml")});
+  EXPECT_TRUE(checked.ok()) << checked.describe();
+  EXPECT_THAT(checked.out + checked.err, HasSubstr("50 tokens: training refuses that"));
   const CommandResult more = stage("train", {"trainer.max_epochs=2"});
   EXPECT_EQ(more.exit_code, 2) << more.describe();
   EXPECT_THAT(more.err, HasSubstr("goes on with the tokens it was trained with"));

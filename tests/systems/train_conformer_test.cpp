@@ -72,6 +72,17 @@ std::vector<std::string> two_ranks(const std::vector<std::string>& more) {
 // Some weights have no gradient but rounding (the bias of keys), which Adam makes steps of.
 constexpr double kSame = 1e-7;
 
+// So a recipe with its noises can be copied to another place.
+TEST(TrainConformer, NoisesAreFoundBesideTheirList) {
+  const ConformerRecipe recipe;
+  fs::create_directories(recipe.path() / "noises/wav");
+  fs::copy_file(recipe.path() / "data/utt0.wav", recipe.path() / "noises/wav/hum.wav");
+  write_file_atomic(recipe.path() / "noises/noise.scp", "hum wav/hum.wav\n");
+  const std::vector<std::string> noisy = {"dataset.preprocessor.noise_scp=noises/noise.scp",
+                                          "dataset.preprocessor.noise_apply_prob=1.0"};
+  EXPECT_GT(largest_difference(recipe.trained({}), recipe.trained(noisy)), 1e-4);
+}
+
 TEST(TrainConformer, BatchNormsOfAllRanksTrainAsOneProcess) {
   const ConformerRecipe recipe;
   const auto alone = recipe.trained({});

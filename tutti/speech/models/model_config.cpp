@@ -460,13 +460,17 @@ void read_tokens(const Node& model, ReadOptions options, AsrSettings& settings,
       settings.token_list.pop_back();
   }
   const auto count = static_cast<std::int64_t>(settings.token_list.size());
-  const bool judged = list.is_list() || options.judge_token_file;
-  if (judged && count > 0 && settings.vocab_size > 0 && count != settings.vocab_size)
-    problems.add(model["vocab_size"],
-                 "got " + std::to_string(settings.vocab_size) + ", but the token list has " +
-                     std::to_string(count) + " tokens",
-                 std::string(list.is_list() ? "" : "run the train_tokenizer stage again, or ") +
-                     "remove vocab_size; the token list decides");
+  if (count > 0 && settings.vocab_size > 0 && count != settings.vocab_size) {
+    const std::string what = "got " + std::to_string(settings.vocab_size) +
+                             ", but the token list has " + std::to_string(count) + " tokens";
+    const std::string fix =
+        std::string(list.is_list() ? "" : "run the train_tokenizer stage again, or ") +
+        "remove vocab_size; the token list decides";
+    if (list.is_list() || options.judge_token_file)
+      problems.add(model["vocab_size"], what, fix);
+    else
+      problems.warn(model["vocab_size"], what + ": training refuses that", fix);
+  }
   if (count > 0) settings.vocab_size = count;
   if (settings.vocab_size < 2 && options.read_files)
     problems.add(model, "the vocabulary is empty",

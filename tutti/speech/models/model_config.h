@@ -22,7 +22,7 @@ struct ReadOptions {
   // stages that make them).
   bool read_files = true;
   // false: a token list on disk may be another experiment's that train_tokenizer is to replace, or
-  // that a trained model has its own copy of; its size is not held against vocab_size.
+  // that a trained model has its own copy of; another size than vocab_size is only warned of.
   bool judge_token_file = true;
 };
 
