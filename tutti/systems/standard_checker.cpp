@@ -352,8 +352,12 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   if (!is_recogniser(root)) return;
   check_trainable(root, problems);
   Problems own;  // cross-checks only make sense for a model that could be read
+  // Where the tokenizer is to make as many tokens as the model says, a list of another size is not
+  // the config's fault: the stage that makes it mends that.
+  const Node made = root["tokenizer"]["vocab_size"], said = root["model"]["vocab_size"];
+  const bool agree = made.is_scalar() && said.is_scalar() && made.raw() == said.raw();
   const auto model =
-      speech::read_asr_settings(root, own, {.read_files = false, .judge_token_file = false});
+      speech::read_asr_settings(root, own, {.read_files = false, .judge_token_file = !agree});
   check_statistics(root, model, own);
   if (own.empty()) check_monitors(root, model, optimizers, own);
   if (own.empty()) check_sync_batchnorm(root, &model, own);
