@@ -1,4 +1,3 @@
-#include <sys/resource.h>
 #include <unistd.h>
 #ifdef TUTTI_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -6,6 +5,7 @@
 #endif
 
 #include <chrono>
+#include <ctime>
 #include <fstream>
 
 #include "tutti/trainer/callbacks/callback.h"
@@ -20,14 +20,7 @@ double resident_bytes() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 class DeviceStats final : public Callback {
  public:
