@@ -14,6 +14,7 @@
 #include "apps/run_arguments.h"
 #include "apps/version.h"
 #include "tutti/core/error.h"
+#include "tutti/core/held_signals.h"
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
 
@@ -104,7 +105,10 @@ int main(int argc, char** argv) try {
     std::string own_name = "tutti " + name;
     argv[1] = own_name.data();
     if (command.run == nullptr) {
-      if (command.sibling == kStages) check_stage_arguments(name, argc - 1, argv + 1);
+      if (command.sibling == kStages) {
+        tutti::hold_stop_signals();
+        check_stage_arguments(name, argc - 1, argv + 1);
+      }
       exec_sibling(command.sibling, argv + 1);
     }
     return command.run(argc - 1, argv + 1);

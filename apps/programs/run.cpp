@@ -8,6 +8,7 @@
 #include "apps/run_arguments.h"
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
+#include "tutti/core/held_signals.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/worker/worker.h"
 #include "tutti/systems/stage.h"
@@ -122,10 +123,12 @@ int run_program(const std::string& name, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;
   const std::string invoked = argv[0];  // "tutti train", or a path when started directly
   const auto space = invoked.rfind(' ');
   const std::string name = space == std::string::npos ? "run" : invoked.substr(space + 1);
+  // Training asks for those that came while it was loaded.
+  if (name != "train") tutti::release_stop_signals();
+  if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;
   if (name == "config") return tutti::apps::run_config(argc, argv);  // of files with plugins
   return run_program(name, argc, argv);
 } catch (...) {  // whatever it is becomes a message and a documented exit code

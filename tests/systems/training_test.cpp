@@ -143,6 +143,26 @@ TEST_F(Training, ASignalBeforeTheFirstStepIsAnswered) {
   }
 }
 
+// From the moment at which the program with torch is started, long before its main().
+TEST_F(Training, ASignalWhileTheProgramIsLoadedIsAnswered) {
+  const ToyTraining toy;
+  for (const char* devices : {"trainer.devices=1", "trainer.devices=2"}) {
+    for (const auto& [signal, code] : {std::pair{SIGTERM, 85}, {SIGUSR1, 85}, {SIGINT, 130}}) {
+      Process process = toy.start({devices});
+      const fs::path program = "/proc/" + std::to_string(process.pid()) + "/exe";
+      ASSERT_TRUE(ToyTraining::wait_until(process, [&] {
+        std::error_code gone;
+        return fs::read_symlink(program, gone).filename() == "tutti-run";
+      })) << toy.log();
+      ::kill(process.pid(), signal);
+      const ExitStatus status = process.wait();
+      EXPECT_EQ(status.signal, 0) << status.describe();
+      EXPECT_EQ(status.exit_code, code) << devices << " " << signal << "\n" << toy.log();
+      EXPECT_EQ(toy.steps(), 0U);
+    }
+  }
+}
+
 // Whether a checkpoint is growing.
 bool is_saving(const ToyTraining& toy) {
   if (!fs::exists(toy.checkpoints())) return false;

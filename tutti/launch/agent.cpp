@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "tutti/core/error.h"
+#include "tutti/core/held_signals.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
 #include "tutti/core/status.h"
@@ -265,7 +266,7 @@ class Agent {
         continue;
       }
       signal_ranks(signal);
-      if (!ends) continue;
+      if (!ends && !ranks_.empty()) continue;  // without ranks it ends the agent, as any program
       if (stop_signal_ == 0) kill_at_ = deadline_in(options_.grace);
       stop_signal_ = signal;
     }
@@ -393,6 +394,7 @@ Entry enter(const LaunchRequest& request, const std::vector<std::string>& comman
     for (std::string& word : step.argv) argv.push_back(word.data());
     argv.push_back(nullptr);
     // exec: signals and the exit code are srun's own affair, and nothing is left to supervise.
+    release_stop_signals();
     ::execvp(argv[0], argv.data());
     throw SchedulerError(fmt::format("cannot run srun: {}", ::strerror(errno)),
                          "start it with srun yourself, or set TUTTI_LAUNCHER=local");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/held_signals.h"
 #include "tutti/core/log.h"
 
 namespace tutti::trainer {
@@ -56,6 +57,7 @@ StopSignals::StopSignals(int requeue_signal) {
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (!old_.count(SIGHUP) && hangup.sa_handler != SIG_IGN) install(SIGHUP, &old_[SIGHUP]);
+  release_stop_signals();  // of those that came while the program was loaded the first counts
   watch_ = std::thread([this] { watch(); });
 }
 

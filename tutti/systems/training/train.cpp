@@ -188,6 +188,19 @@ launch::LaunchRequest launch_request(const config::Node& training) {
   return request;
 }
 
+// The agent's exit code. A signal that ended it, or a rank, before the rank's program could hear it
+// has stopped a training that is as it was.
+int code_of_ranks(const config::Node& training, int code) {
+  const int signal = code - 128;
+  if (signal != SIGTERM && signal != SIGHUP && signal != SIGUSR1 && signal != SIGUSR2) return code;
+  config::Problems problems;
+  const auto wanted = trainer::trainer_schema().parse(training["trainer"], problems).requeue_signal;
+  log::info("stopped by {} before the first step", trainer::signal_name(signal));
+  trainer::requeue_if_wanted(signal, wanted ? trainer::signal_number(*wanted) : 0,
+                             CommandRunner::system());
+  return static_cast<int>(ExitCode::kStoppedResumable);
+}
+
 }  // namespace
 
 void train(const StageContext& context) {
@@ -208,7 +221,8 @@ void train(const StageContext& context) {
   const launch::Entry entry =
       launch::enter(launch_request(context.training), stage_command("train", context.request),
                     {.run_folder = exp_dir, .grace = kStopGrace});
-  const int code = entry.rank ? train_rank(context, *entry.rank) : entry.exit_code;
+  const int code = entry.rank ? train_rank(context, *entry.rank)
+                              : code_of_ranks(context.training, entry.exit_code);
   if (code != 0) throw AlreadyReported(code);
 }
 
