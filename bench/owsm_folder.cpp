@@ -53,7 +53,8 @@ std::string config_of(bool is_medium) {
   const int width = is_medium ? 1024 : 32, heads = is_medium ? 16 : 2;
   const int blocks = is_medium ? 18 : 1, units = 4 * width;
   return fmt::format(
-      "token_type: word\ninput_size: null\nfrontend: default\n"
+      "init: null\ntoken_type: word\nbpemodel: null\ninput_size: null\nspecaug: null\nfrontend: "
+      "default\n"
       "frontend_conf: {{n_fft: 512, win_length: 400, hop_length: 160, n_mels: 128, fs: 16k}}\n"
       "normalize: utterance_mvn\nnormalize_conf: {{}}\nmodel: espnet\n"
       "model_conf: {{ctc_weight: 0.3, lsm_weight: 0.1, length_normalized_loss: false, sym_na: "

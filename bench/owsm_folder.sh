@@ -5,17 +5,20 @@
 # inference at scale:
 #   bench/owsm_folder.sh build/bin medium 1000 local_gpu 1 'dtype: bfloat16' 'beam_size: 5'
 # Without further keys: beam_size: 5.
-# DATA names a folder to keep model and sounds in, for the next call. ESPnet's own program reads the same model and wav.scp.
+# DATA names a folder to keep model and sounds in, for the next call. With ESPNET, a folder that holds espnet2/, ESPnet's own program
+# then decodes every 25th of the files (EVERY) from the same folder: owsm_folder_espnet.py. PYTHON: one that has torch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=$(realpath "${1:-build/bin}") size=${2:-tiny} files=${3:-8} env=${4:-local} workers=${5:-1}
 keys=("${@:6}")
 [[ ${#keys[@]} -gt 0 ]] || keys=('beam_size: 5')
-[[ -x $bin/bench_owsm_folder ]] || ninja -C "$bin/.." bench_owsm_folder
 out=$(mktemp -d) data=${DATA:-}
 trap 'rm -rf "$out"' EXIT
 [[ -n $data ]] || data=$out/data
-[[ -e $data/wav.scp ]] || "$bin/bench_owsm_folder" "$data" --size "$size" --files "$files"
+if [[ ! -e $data/wav.scp ]]; then
+  [[ -x $bin/bench_owsm_folder ]] || ninja -C "$bin/.." bench_owsm_folder
+  "$bin/bench_owsm_folder" "$data" --size "$size" --files "$files"
+fi
 cat > "$out/inference.yaml" <<YAML
 recipe_dir: $out
 data_dir: $out
@@ -54,3 +57,5 @@ busy = [float(line) for line in open(out + "/busy")] if os.path.exists(out + "/b
 share = ", GPU busy %.0f %% of the time" % (sum(busy) / len(busy)) if busy else ""
 print("OWSM %s: %.0f s of audio in %.1f s, %.1f s of audio per second%s" % (what, audio, end - begin, audio / (end - begin), share))
 PY
+[[ -z ${ESPNET:-} ]] || "${PYTHON:-python3}" bench/owsm_folder_espnet.py "$out/inference.yaml" "$data/wav.scp" "$out/hyp/test/hyp.scp" \
+  "$(awk "BEGIN {print $now - $begin}")" "${EVERY:-25}"

@@ -1,84 +1,56 @@
 #!/usr/bin/env python3
 """Makes tests/systems/espnet/NAME/: published models in ESPnet's own layout, with random weights.
 
-ESPNET=<folder that holds espnet2/> STAND_INS=<folder of modules for absent packages, optional> \
-    python3 tools/make_espnet_folders.py tests/systems/espnet
+ESPNET=<folder that holds espnet2/> python3 tools/make_espnet_folders.py tests/systems/espnet
 
 Each folder is what ESPnet's `pack` leaves: meta.yaml, exp/.../config.yaml written by ESPnet's own training
 program (--dry_run), the weights, feats_stats.npz. expected.json beside it has what ESPnet's Speech2Text says
 for the sounds of sound(): see tests/systems/published_test.cpp, which makes the same samples.
 """
-import importlib.machinery
 import json
 import logging
 import os
 import shutil
 import sys
-import types
 import warnings
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
-sys.path[:0] = [p for p in (os.environ.get("STAND_INS"), os.environ["ESPNET"]) if p]
+import espnet_modules
 import numpy as np
 import torch
 import yaml
 
 
-class Stub(types.ModuleType):
-    """A package that is imported by modules we do not use."""
+class RNNTLoss(torch.nn.Module):
+    """What the package warprnnt_pytorch has, in plain torch: -log of the sum over all alignments."""
 
-    __path__ = []
+    def __init__(self, blank=0, reduction="mean", fastemit_lambda=0.0):
+        super().__init__()
+        assert reduction == "mean" and fastemit_lambda == 0.0
+        self.blank = blank
 
-    def __getattr__(self, name):
-        if name == "__version__":
-            return "9.9.9"
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name[0].isupper():
-            return type(name, (), {"__init__": lambda self, *a, **k: None})
-        return lambda *a, **k: a[0] if len(a) == 1 and callable(a[0]) and not k else (lambda f: f)
-
-
-class StubFinder:
-    # Optional packages that are tried in earnest when they can be imported.
-    REAL = {"espnet2", "torch", "numpy", "yaml", "torch_optimizer", "apex", "fairscale", "wandb", "loralib", "k2", "deepspeed"}
-
-    def find_spec(self, name, path=None, target=None):
-        return None if name.split(".")[0] in self.REAL else importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        return Stub(spec.name)
-
-    def exec_module(self, module):
-        pass
+    def forward(self, logits, texts, frames, tokens):
+        losses = []
+        for scores, text, t, u in zip(logits.double().log_softmax(-1), texts.long(), frames.tolist(), tokens.tolist()):
+            blank = scores[:t, : u + 1, self.blank]
+            token = scores[:t, :u].gather(-1, text[:u].view(1, u, 1).expand(t, u, 1))[..., 0]
+            sums = [torch.zeros((), dtype=torch.double)]  # of alignments up to this frame, by tokens said
+            for i in range(t):
+                after = [s + blank[i - 1, n] for n, s in enumerate(sums)] if i else sums
+                for n in range(u):
+                    longer = after[n] + token[i, n]
+                    if i == 0:
+                        after.append(longer)
+                    else:
+                        after[n + 1] = torch.logaddexp(after[n + 1], longer)
+                sums = after
+            losses.append(-sums[u] - blank[t - 1, u])
+        return torch.stack(losses).mean().float()
 
 
-def slaney_mel(sr, n_fft, n_mels, fmin, fmax, htk=False):
-    """librosa.filters.mel, as tools/make_speech_vectors.py has it."""
-    to_mel = lambda f: f * 3 / 200 if f < 1000 else 15 + 27 * np.log(f / 1000) / np.log(6.4)
-    mel = np.linspace(to_mel(fmin), to_mel(fmax), n_mels + 2)
-    hz = np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
-    f = np.arange(n_fft // 2 + 1) * sr / n_fft
-    up = (f - hz[:-2, None]) / np.diff(hz)[:-1, None]
-    down = (hz[2:, None] - f) / np.diff(hz)[1:, None]
-    weights = np.maximum(0, np.minimum(up, down)).astype(np.float32)
-    return (weights * (2 / (hz[2:] - hz[:-2]))[:, None]).astype(np.float32)
-
-
-sys.modules["librosa"] = Stub("librosa")
-sys.modules["librosa"].filters = types.SimpleNamespace(mel=slaney_mel)
-sys.meta_path.append(StubFinder())
-if not hasattr(torch, "share"):
-    sys.modules["torch.share"] = torch.share = Stub("torch.share")
-if not hasattr(torch, "compiler"):  # torch before 2.1
-    torch.compiler = types.SimpleNamespace(disable=lambda f: f)
-
-import humanfriendly  # noqa: E402
-
-if not hasattr(humanfriendly, "format_size"):
-    humanfriendly.format_size = str
+espnet_modules.stand_in("warprnnt_pytorch", RNNTLoss=RNNTLoss)
 from espnet2.bin import asr_inference, asr_transducer_inference, s2t_inference, s2t_inference_ctc, s2t_inference_language  # noqa: E402
 from espnet2.tasks.asr import ASRTask  # noqa: E402
 from espnet2.tasks.asr_transducer import ASRTransducerTask  # noqa: E402
@@ -295,10 +267,12 @@ def lesson(task, exp, weights):
     """Loss of one step of plain gradient descent, and of the model afterwards."""
     model, args = task.build_model_from_file(str(exp / "config.yaml"), str(weights), "cpu")
     texts = LESSONS["s2t" if task is S2TTask else "asr"]
-    if task is ASRTask:  # alone: what a sound is padded to has a say there (lengths, BatchNorm), and none here
+    if task is not S2TTask:  # alone: what a sound is padded to has a say there (lengths, BatchNorm), and none here
         texts = texts[:1]
     batch = lesson_batch(task, args, texts)
-    model.specaug = model.error_calculator = None
+    model.specaug = model.error_calculator = model.error_calculator_trans = None
+    if task is ASRTransducerTask:  # adapted as task asr: no loss of a language model, no random chunks
+        model.use_auxiliary_lm_loss = model.report_cer = model.encoder.dynamic_chunk_training = False
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -312,7 +286,8 @@ def lesson(task, exp, weights):
     model.eval()
     with torch.no_grad():
         after, stats, _ = model(**copy())
-    return {"step": float(loss), "after": float(after), "stats": {k: float(v) for k, v in stats.items() if v is not None and k.startswith("loss")},
+    stats = {k.replace("aux_", ""): float(v) for k, v in stats.items() if v is not None and k.startswith("loss")}
+    return {"step": float(loss), "after": float(after), "stats": stats,
             "texts": texts}
 
 
@@ -358,8 +333,7 @@ def s2t_ctc_cases(folder, files, cases):
         greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files, **case)
         if "beam_size" in case:
             greedy = s2t_inference_ctc.Speech2Text(**files, **case)
-        some = LENGTHS["s2t"][: 6 if "beam_size" in case else 32]  # ESPnet's prefix scores take their time
-        results = [greedy(window(sound(i + 1, count)))[0] for i, count in enumerate(some)]
+        results = [greedy(window(sound(i + 1, count)))[0] for i, count in enumerate(LENGTHS["s2t"])]
         out.append({"options": case, "text": [r[3] for r in results], "full": [r[0] for r in results]})
     greedy = s2t_inference_ctc.Speech2TextGreedySearch(**files)
     return {"cases": out, "text_prev": [greedy(window(sound(i + 1, count)), text_prev="one two")[0][3] for i, count in enumerate(LENGTHS["s2t"][:4])],
@@ -420,7 +394,7 @@ def make(out, family):
     torch.save(model.state_dict(), weights)
     files = {name + "_train_config": str(exp / "config.yaml"), name + "_model_file": str(weights)}
     expected = {S2TTask: s2t_cases, S2TCTCTask: s2t_ctc_cases, ASRTask: asr_cases, ASRTransducerTask: rnnt_cases}[task](root, files, cases)
-    if family not in ("transducer", "owsm_ctc") and task is not ASRTransducerTask:  # the former needs a package of its own, the latter is not trained here
+    if family != "owsm_ctc":  # which is not trained here
         expected["lesson"] = lesson(task, exp, weights)
     if family == "conformer":  # a file of 2023 has the old names
         torch.save(old_names(model.state_dict()), weights)
