@@ -215,18 +215,34 @@ int show(const Arguments& arguments) {
   return code;
 }
 
+// With the corpora that come with Tutti, where this program can load them.
+std::string reference() {
+  config::FileChecker checker = own_checker();
+  config::Resolvers resolvers = config::Resolvers::standard();
+  config::PluginRegistry registry(checker.catalogue(), resolvers);
+  checker.offer(registry);
+  if (checker.loads_corpora())
+    for (const auto& name : config::shipped_plugins())
+      config::load_plugin(config::shipped_plugin(name).string(), registry);
+  return config::reference_markdown(checker.catalogue(), systems::reference_tables());
+}
+
+// Where the stages' program was not built it returns.
+void go_to_sibling(char** argv) {
+  if (own_program().filename() != kSibling)
+    ::execv((own_program().parent_path() / kSibling).c_str(), argv);
+}
+
 // A recipe's plugin uses symbols of the stages' program, so files that name plugins are checked there. Returns when
-// none does, or where that program was not built.
+// none does.
 void go_where_plugins_load(const Arguments& arguments, char** argv) {
-  const std::filesystem::path sibling = own_program().parent_path() / kSibling;
-  if (own_program().filename() == kSibling || !std::filesystem::exists(sibling)) return;
   config::Problems unread;  // the same ones come again when the files are loaded to be checked
   const auto go_if_any = [&](const std::optional<config::FileKind>& kind,
                              const std::vector<std::filesystem::path>& names) {
     const auto files = config::read_config_files(kind, names, unread);
     if (!config::plugin_lists(files, systems::standard_checker(), config::Resolvers::standard())
              .empty())
-      ::execv(sibling.c_str(), argv);
+      go_to_sibling(argv);
   };
   go_if_any(kind_asked(arguments), load_options(arguments).files);
   if (!arguments.training.empty())
@@ -274,8 +290,8 @@ int run_config(int argc, char** argv) {
   reference_command->footer(example("tutti config reference"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   if (reference_command->parsed()) {
-    std::cout << config::reference_markdown(systems::standard_checker().catalogue(),
-                                            systems::reference_tables());
+    go_to_sibling(argv);
+    std::cout << reference();
     return 0;
   }
   go_where_plugins_load(arguments, argv);

@@ -10,8 +10,8 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
-#include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
+#include "tutti/systems/builders/archives.h"
 #include "tutti/systems/builders/download.h"
 #include "tutti/systems/dataset_builder.h"
 
@@ -87,10 +87,7 @@ class LibriSpeechBuilder final : public systems::DatasetBuilder {
     systems::download({.url = fmt::format("{}/{}.tar.gz", settings_.url, part.name),
                        .md5 = checksum == settings_.checksums.end() ? part.md5 : checksum->second},
                       archive);
-    log::info("unpacking {}", archive.string());
-    const auto result =
-        run_command({.argv = {"tar", "-xzf", archive.string(), "-C", home.string()}});
-    if (!result.ok()) throw DataError(result.describe(), "is the disk full?");
+    systems::unpack(archive, home);
     write_file_atomic(marker, "");
     if (!settings_.keep_archives) fs::remove(archive);
     return folder;

@@ -97,6 +97,22 @@ TEST(RunCommand, ChildThatIgnoresItsInputDoesNotKillUs) {
   EXPECT_TRUE(result.ok());
 }
 
+TEST(RunCommand, TheChildReadsAFileOfOursAndWeSeeHowFarItIs) {
+  const TempFolder folder;
+  write_file_atomic(folder.path() / "a", "first\nsecond\n");
+  const UniqueFd file(::open((folder.path() / "a").c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(run_command({.argv = {"cat"}, .stdin_fd = file.get()}).out, "first\nsecond\n");
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_CUR), 13);
+}
+
+TEST(RunCommand, WhatIsWrittenToStderrIsToldAsItComes) {
+  std::string told;
+  const auto result = run_command({.argv = {"sh", "-c", "echo one >&2; echo two; echo three >&2"},
+                                   .on_stderr = [&](std::string_view text) { told += text; }});
+  EXPECT_EQ(told, "one\nthree\n");
+  EXPECT_EQ(result.err, told);
+}
+
 TEST(RunCommand, LeaksNoDescriptors) {
   const UniqueFd leaky(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC on purpose
   const auto result = run_command({.argv = {"sh", "-c", "ls /proc/self/fd | wc -l"}});

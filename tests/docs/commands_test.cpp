@@ -200,7 +200,7 @@ TEST(Docs, NoBlockEscapes) {
                                            "cpp plugin corpus",
                                            "text",  // what programs print, and diagrams
                                            "json",
-                                           "cpp"};  // parts of a whole that is compiled elsewhere
+                                           "cpp"};  // compiled (examples.py)
   static const std::regex kCommand(R"(^(\$ )?(tutti|build/bin/tutti|\./run) .*)");
   for (const fs::path& page : all_pages())
     for (const Block& block : blocks_of(page)) {

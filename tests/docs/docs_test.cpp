@@ -105,6 +105,13 @@ TEST(Docs, YamlBlocksPassTheCheck) {
   EXPECT_GE(count, 10);
 }
 
+TEST(Docs, TheConfigReferenceIsUpToDate) {
+  const std::string committed = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md");
+  EXPECT_TRUE(run_command({.argv = {TUTTI_BIN_DIR "/tutti", "config", "reference"}}).out ==
+              committed)
+      << "run: tutti config reference > docs/config-reference.md";
+}
+
 TEST(Docs, LinksBetweenPagesLeadSomewhere) {
   static const std::regex kPage("docs/[a-z0-9-]+\\.md");
   for (const fs::path& page : docs_pages()) {

@@ -2,9 +2,12 @@
 // submits no job, opens no data.
 //
 //   FileChecker checker;
-//   checker.block("parallel", [](const Node& block, const Catalogue&, Problems& p) { parallel::parse_parallel(block, p); });
-//   Problems problems; Node config = load_checked({.files = {"conf/training.yaml"}}, {},
-//   checker, problems); problems.throw_if_any();          // all of them, sorted by line
+//   checker.block("parallel", [](const Node& block, const Catalogue&, Problems& problems) {
+//     parallel::parse_parallel(block, problems);
+//   });
+//   Problems problems;
+//   Node config = load_checked({.files = {"conf/training.yaml"}}, {}, checker, problems);
+//   problems.throw_if_any();   // all of them, sorted by line
 //
 // A top-level key no schema knows is a variable when some ${...} refers to it, and an error with a
 // suggestion otherwise.

@@ -2,7 +2,7 @@
 // fills a Factory by our own component names; aliases are the catalogue's business.
 //
 //   Factory<Logger, const RunInfo&> loggers("logger");
-//   loggers.add<CsvSettings>(csv_schema(), [](const CsvSettings& s, const RunInfo& run) {
+//   loggers.add(csv_schema(), [](const CsvSettings& s, const RunInfo& run) {
 //     return std::make_unique<CsvLogger>(s, run);
 //   });
 //   std::unique_ptr<Logger> logger = loggers.make(catalogue, config["trainer"]["logger"][0], run);

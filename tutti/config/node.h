@@ -1,9 +1,8 @@
 // A resolved config: an immutable tree that remembers where every value was written.
 //
-//   const Node config = load({.files = {"conf/training.yaml"}, .overrides =
-//   {"trainer.devices=2"}}); const int devices = config["trainer"]["devices"].as<int>(); // throws
-//   with file:line:col const auto seed = config["seed"].value_or<std::int64_t>(0);            //
-//   absent or null: 0
+//   const Node config = load({.files = {"conf/training.yaml"}, .overrides = {"seed=7"}});
+//   const int devices = config["trainer"]["devices"].as<int>();   // throws with file:line:col
+//   const auto seed = config["seed"].value_or<std::int64_t>(0);   // absent or null: 0
 //
 // A Node is a cheap handle (copy it freely); the tree behind it is shared and never changes, so
 // reading from several threads is safe. Why not YAML::Node: it is mutable behind const, grows keys

@@ -3,7 +3,7 @@
 //   TUTTI_PLUGIN(registry) {
 //     registry.add<trainer::Optimizer>(lion_schema(), make_lion);   // any kind, with its settings
 //     registry.add<MyRunner>(my_runner_schema());                   // a provider or a runner
-//     registry.add(systems::Stage{.name = "score", ...});           // what has a name of its own
+//     registry.add(systems::Stage{.name = "score", .run = score});  // what has a name of its own
 //   }
 //
 // One registration serves the check and the run: names and keys go to the catalogue, the code to

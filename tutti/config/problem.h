@@ -1,8 +1,8 @@
 // Mistakes in config files, collected so that all of a file's are reported at once.
 //
 //   Problems problems;
-//   problems.add(node, "got 8, expected num_nodes x num_device = 2 x 8 = 16", "set dist_world_size:
-//   ${...}"); problems.throw_if_any();     // ConfigError, sorted by file and line
+//   problems.add(node, "got 8, expected num_nodes x num_device = 2 x 8 = 16", "write 16");
+//   problems.throw_if_any();   // ConfigError, sorted by file and line
 #pragma once
 
 #include <string>

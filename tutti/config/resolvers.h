@@ -1,8 +1,8 @@
 // Functions a config may call: `${name:argument,argument}`.
 //
 //   Resolvers resolvers = Resolvers::standard();
-//   resolvers.add("upper", [](const ResolverCall& call) { return
-//   text_value(to_upper(call.argument(0))); }); load({.files = {...}, .resolvers = resolvers});
+//   resolvers.add("twice", [](const ResolverCall& c) { return text_value(c.argument(0) + c.argument(0)); });
+//   const Node config = load({.files = {"conf/training.yaml"}, .resolvers = resolvers});
 //
 // The standard ones: `oc.env:NAME[,default]`, `self_name:`, `load_line:FILE` (a list of stripped
 // lines), `config_path:FILE` (absolute), `set_corpus_and_system:` ("mini_an4_asr", from the

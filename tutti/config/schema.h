@@ -10,6 +10,7 @@
 //     s.field("eps", &AdamSettings::eps, "added to the denominator", {.min = 0});
 //     return s;
 //   }
+//
 //   Problems problems;
 //   AdamSettings adam = adam_schema().parse(node, problems);
 //

@@ -4,8 +4,8 @@
 // the type that names whose fault it is; mains turn it into text and an exit code with
 // `report_and_exit_code`. Nothing else in the tree calls exit().
 //
-//   throw DataError("data/train/wav.scp:12: utt_7: file not found: a.wav", "check the path or use
-//   on_bad: skip");
+//   throw DataError("data/train/wav.scp:12: utt_7: file not found: a.wav",
+//                   "check the path or use on_bad: skip");
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// The exit codes of every Tutti program (docs/cli.md lists them for users).
+// The exit codes of every Tutti program (docs/commands.md lists them for users).
 enum class ExitCode : int {
   kDone = 0,
   kConfig = 2,

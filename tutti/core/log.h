@@ -1,7 +1,7 @@
 // Logging: readable lines on stderr, JSONL into a file, both with level, rank and stage.
 //
-//   log::configure({.level = log::Level::kInfo, .rank = 0, .stage = "train", .jsonl_path =
-//   "exp/train.jsonl"}); log::info("epoch {} done in {}", epoch, format_duration(t));
+//   log::configure({.rank = 0, .stage = "train", .jsonl_path = "exp/train.jsonl"});
+//   log::info("epoch {} done in {}", epoch, format_duration(seconds));
 //
 // Thread-safe; one line is one write(), so lines of several processes do not mix. Configured once
 // per process by main; until then info and above go to stderr. Logging never throws.

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <optional>
+#include <stop_token>
 
 #include "tutti/core/log.h"
 #include "tutti/core/status.h"
@@ -56,5 +59,22 @@ void ProgressBar::add(std::uint64_t count) noexcept try {
     log::info("{}", text);
 } catch (const std::exception&) {  // out of memory: nothing to show, and nothing depends on it
 }
+
+ProgressWatch::ProgressWatch(std::string what, std::function<Seen()> look)
+    : thread_([what = std::move(what), look = std::move(look)](const std::stop_token& stop) {
+        std::optional<ProgressBar> bar;
+        std::uint64_t shown = 0;
+        std::mutex mutex;
+        std::condition_variable_any wake;
+        std::unique_lock lock(mutex);
+        while (!stop.stop_requested()) {
+          wake.wait_for(lock, stop, std::chrono::milliseconds(200), [] { return false; });
+          const Seen seen = look();
+          if (seen.done <= shown || seen.total == 0) continue;
+          if (!bar) bar.emplace(what, seen.total);
+          bar->add(seen.done - shown);
+          shown = seen.done;
+        }
+      }) {}
 
 }  // namespace tutti

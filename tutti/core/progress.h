@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 
 namespace tutti {
 
@@ -39,6 +41,20 @@ class ProgressBar {
   std::mutex mutex_;
   std::uint64_t done_ = 0;            // guarded by mutex_
   Clock::time_point shown_ = begin_;  // guarded by mutex_
+};
+
+// The same for work that is seen from outside (a file that grows): `look` is asked five times a
+// second by a thread of its own, as long as the object lives. It must not throw.
+class ProgressWatch {
+ public:
+  struct Seen {
+    std::uint64_t done = 0;
+    std::uint64_t total = 0;  // 0: not known yet, and nothing is shown
+  };
+  ProgressWatch(std::string what, std::function<Seen()> look);
+
+ private:
+  std::jthread thread_;
 };
 
 }  // namespace tutti

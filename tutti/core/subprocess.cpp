@@ -231,7 +231,9 @@ class Conversation {
     if (!to_send_.empty()) in_ = make_pipe();
     out_ = make_pipe();
     err_ = make_pipe();
-    if (to_send_.empty()) in_.read.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (to_send_.empty())
+      in_.read.reset(command.stdin_fd >= 0 ? ::fcntl(command.stdin_fd, F_DUPFD_CLOEXEC, 0)
+                                           : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
   Redirects redirects() const { return {in_.read.get(), out_.write.get(), err_.write.get()}; }
 
@@ -282,11 +284,13 @@ class Conversation {
     if (!source || events == 0) return false;
     char buffer[1 << 16];
     const ssize_t n = ::read(source.get(), buffer, sizeof buffer);
-    if (n > 0)
-      append_capped(sink, {buffer, static_cast<std::size_t>(n)}, command_.capture_limit,
-                    result_.truncated);
-    else if (n == 0 || errno != EINTR)
+    if (n > 0) {
+      const std::string_view text(buffer, static_cast<std::size_t>(n));
+      append_capped(sink, text, command_.capture_limit, result_.truncated);
+      if (&sink == &result_.err && command_.on_stderr) command_.on_stderr(text);
+    } else if (n == 0 || errno != EINTR) {
       source.reset();
+    }
     return n > 0;
   }
 

@@ -4,7 +4,7 @@
 //   CommandResult r = run_command({.argv = {"sbatch", "--parsable", script}, .timeout = 30s});
 //   if (!r.ok()) throw SchedulerError(r.describe());
 //
-//   Process worker = Process::start({.argv = {...}, .stdout_path = "logs/worker-0.log"});
+//   Process worker = Process::start({.argv = {"sleep", "60"}, .stdout_path = "worker.log"});
 //   worker.terminate(5s);   // SIGTERM to the group, SIGKILL after the grace
 #pragma once
 
@@ -13,10 +13,12 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti {
@@ -27,8 +29,7 @@ struct Command {
   std::vector<std::string> unset_env;
   std::filesystem::path cwd;  // empty: ours
   std::string stdin_text;     // run_command only
-  int stdin_fd =
-      -1;  // Process only: the child's standard input, still ours to close; -1: /dev/null
+  int stdin_fd = -1;          // the child's standard input, still ours to close; -1: /dev/null
   std::filesystem::path stdout_path;  // Process only: append there; empty: ours
   std::filesystem::path
       stderr_path;     // Process only: append there; empty: as stdout_path, else ours
@@ -44,6 +45,8 @@ struct Command {
   // The child writes its process number (a pid_t) there before it becomes the program: whoever
   // reads it knows of the child before the child can have done anything. -1: nobody.
   int announce_fd = -1;
+  // run_command only: told what the child writes to stderr, as it comes; must not throw.
+  std::function<void(std::string_view)> on_stderr = {};
 
   std::string describe() const;  // the command as one would type it
 };

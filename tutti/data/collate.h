@@ -1,7 +1,7 @@
 // Samples to one padded batch, as ESPnet's CommonCollateFn: each field is stacked and padded along
 // its first dimension, with `<field>_lengths` beside it.
 //
-//   Batch batch = collate(std::move(samples), {.int_pad = -1});
+//   Batch batch = collate(std::move(samples), {.int_pad_value = -1});
 //   batch.arrays.at("speech");           // float32 [B, T]
 //   batch.arrays.at("speech_lengths");   // int64 [B]
 //   batch.arrays.at("text");             // int64 [B, L], padded with -1

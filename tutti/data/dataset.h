@@ -1,7 +1,7 @@
 // Utterances by number: what every sampler, loader and stage reads from.
 //
-//   std::shared_ptr<const Dataset> train = open_manifest(read_kaldi_manifest({...}), {.sample_rate
-//   = 16000}); Sample s = train->read(train->find("utt_7"));
+//   auto train = open_manifest(read_jsonl_manifest("train.jsonl"), {.sample_rate = 16000});
+//   Sample sample = train->read(train->find("utt_7"));
 //
 // A Dataset is immutable; read() may be called from any number of threads at once. A missing or
 // damaged file is a DataError that names the utterance.

@@ -1,6 +1,6 @@
 // Reads, prepares and collates batches ahead of the training loop, in threads.
 //
-//   Loader loader({.num_workers = 4}, dataset, prepare, plan.epoch(e), rank, first_group);
+//   Loader loader({.num_workers = 4}, dataset, prepare, plan.epoch(3), rank, {.epoch = 3});
 //   while (std::optional<Batch> batch = loader.next()) step(*batch);
 //
 // Batches come in the plan's order whatever the number of threads, and `prepare` draws its random

@@ -1,8 +1,8 @@
 // The list of utterances: what exists, where its audio is, what was said. Held in columns, so that
 // a million entries are a few large blocks of memory.
 //
-//   Manifest train = read_kaldi_manifest({.wav_scp = "data/train/wav.scp", .text =
-//   "data/train/text"}); train.uid(0);  train.text(0);  train.find("utt_7");
+//   Manifest train = read_kaldi_manifest({.wav_scp = "train/wav.scp", .text = "train/text"});
+//   if (train.find("utt_7") == 0) log::info("{} says {}", train.uid(0), train.text(0));
 //
 // Immutable after reading, so safe to share between threads. Every reader throws DataError with
 // file:line and the utterance, IoError when a file cannot be read. Entries keep the file's order.

@@ -1,11 +1,13 @@
 // Dataset entries of the config: `{name, data_src, data_src_args, transform}` to datasets.
 //
-//   dataset:
-//     train:
-//       - data_src: kaldi
-//         data_src_args: {wav_scp: data/train/wav.scp, text: data/train/text, sample_rate: 16000}
-//       - data_src: jsonl
-//         data_src_args: {manifest: extra/manifest.jsonl}
+// ```yaml
+// dataset:
+//   train:
+//     - data_src: kaldi
+//       data_src_args: {wav_scp: data/train/wav.scp, text: data/train/text, sample_rate: 16000}
+//     - data_src: jsonl
+//       data_src_args: {manifest: extra/manifest.jsonl}
+// ```
 //
 //   DatasetSources sources = DatasetSources::standard();   // kaldi, jsonl, tsv, archive
 //   sources.add("mini_an4/asr", open_mini_an4);            // a recipe adds its own

@@ -1,7 +1,7 @@
 // The driver's side: a pool of workers, kept for several runs.
 //
 //   Client client(settings);                        // workers start in the background
-//   client.run(job, {.indices = range(1000)}, [](const Outcome& outcome) { ... });
+//   client.run(job, {.indices = range(1000)}, [](const Outcome& outcome) { use(outcome.payload); });
 //
 // Most code uses runner.h or parallel.h instead. A Client may be used from any thread, one run at a
 // time; the outcome callback runs on the calling thread. Workers are children of a thread that

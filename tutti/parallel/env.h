@@ -1,6 +1,6 @@
 // What a worker holds while it runs items: named objects of any type, built once per worker.
 //
-//   env.put("model", std::make_shared<Model>(...));
+//   env.put("model", std::make_shared<Model>("exp/model"));
 //   Model& model = env.get<Model>("model");
 //   int beam = env.param<int>("beam_size", 5);
 //

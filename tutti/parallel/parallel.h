@@ -75,8 +75,8 @@ void parallel_for(ItemFunction function, const Indices& indices,
 
 // Pulls results as they complete; leaving early stops the run.
 //
-//   for (auto results = as_completed(f, range(n)); auto item = results.next();) use(item->index,
-//   item->result);
+//   auto results = as_completed(function, range(n));
+//   while (const auto item = results.next()) use(item->index, item->result);
 class Completed {
  public:
   struct Item {

@@ -3,9 +3,12 @@
 //   class DecodeProvider : public InferenceProvider {
 //    public:
 //     using InferenceProvider::InferenceProvider;
-//     std::any build_dataset(const config::Node& config) const override { return
-//     load_eval_split(config["dataset"]); } std::any build_model(const config::Node& config) const
-//     override { return load_model(config["model"]); }
+//     std::any build_dataset(const config::Node& config) const override {
+//       return load_eval_split(config["dataset"]);
+//     }
+//     std::any build_model(const config::Node& config) const override {
+//       return load_model(config["model"]);
+//     }
 //   };
 //   TUTTI_REGISTER_PROVIDER(DecodeProvider);
 //

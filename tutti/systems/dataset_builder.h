@@ -1,8 +1,10 @@
 // Where a corpus comes from: recipes name a builder, `create_dataset` runs it once, and the rest of
 // the pipeline reads the manifests it left.
 //
-//   training.yaml:   dataset: {train: [{data_src: digits/asr, data_src_args: {split: train}}], ...}
-//   disk:            DATA_DIR/train.jsonl, DATA_DIR/valid.jsonl, DATA_DIR/test_*.jsonl
+// ```text
+// training.yaml:   dataset: {train: [{data_src: digits/asr, data_src_args: {split: train}}], ...}
+// disk:            DATA_DIR/train.jsonl, DATA_DIR/valid.jsonl, DATA_DIR/test_*.jsonl
+// ```
 //
 // A builder has the settings of the `create_dataset:` block; where it works is in the BuildContext. It may use
 // several threads of its own. It must leave either a whole manifest or none (write_file_atomic), so

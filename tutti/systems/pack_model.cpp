@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/status.h"
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/fingerprints.h"
@@ -106,9 +110,29 @@ Json packed_config(const config::Node& trained) {
   return config;
 }
 
+// They may be gigabytes: not through memory, and with a bar.
+void copy_weights(const fs::path& from, const fs::path& to) {
+  constexpr std::size_t kMiB = 1 << 20;
+  const UniqueFd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!source) throw_errno("cannot open " + from.string(), errno);
+  ProgressBar progress("packing weights, MiB", (fs::file_size(from) + kMiB - 1) / kMiB);
+  write_file_atomic(to, [&](int fd) {
+    std::string piece(kMiB, '\0');
+    while (true) {
+      const ssize_t n = ::read(source.get(), piece.data(), piece.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw_errno("cannot read " + from.string(), errno);
+      if (n == 0) return;
+      write_all(fd, std::string_view(piece).substr(0, static_cast<std::size_t>(n)), to);
+      progress.add();
+    }
+  });
+}
+
 // Of models that plugins or TorchScript files bring, the pack is a record alone.
 void try_pack(const fs::path& folder, const config::Node& trained) {
   if (!trained["model"]["_target_"].is_null()) return;
+  log::status("loading the new pack once, to see that it works");
   try {
     try_packed_recognizer(folder);
   } catch (const Error&) {
@@ -116,6 +140,7 @@ void try_pack(const fs::path& folder, const config::Node& trained) {
                shown_path(folder));
     throw;
   }
+  log::status("");
 }
 
 void replace_folder(const fs::path& made, const fs::path& folder) {
@@ -165,7 +190,7 @@ void pack_model(const StageContext& context) {
     config[where] = file.filename().string();
   }
   forget_places(config, fs::absolute(context.folder("recipe_dir")).lexically_normal());
-  write_file_atomic(made / kPackedWeights, read_file(weights));
+  copy_weights(weights, made / kPackedWeights);
   const fs::path inference_dir = inference_folder(context, exp_dir);
   copy_decoding(inference_dir, made);
   write_file_atomic(made / "README.md", readme(context, inference_dir, weights));

@@ -1,11 +1,11 @@
 // Stages: the steps from audio to a result, by name or number, in one canonical order.
 //
-//   StageContext context = load_context({.training = {"conf/training.yaml"}, ...});
+//   StageContext context = load_context({.training = {"conf/training.yaml"}});
 //   run_stages(select_stages({"train", "infer"}), context);
 //
 // A finished stage leaves a record with the fingerprint of its inputs; run again with the same
-// inputs it says so and is skipped (`force` redoes it); with others it says what changed and runs. A stage that was interrupted has no record
-// and is run again; stages are written so that this continues rather than repeats.
+// inputs it says so and is skipped (`force` redoes it); with others it says what changed and runs.
+// A stage that was interrupted has no record and is run again: it continues rather than repeats.
 #pragma once
 
 #include <filesystem>

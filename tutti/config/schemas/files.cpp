@@ -27,7 +27,7 @@ Schema<TrainingFile> training_schema() {
   add_context(s);
   s.field("data_dir", &S::data_dir, "folder of prepared data");
   s.field("stats_dir", &S::stats_dir, "folder of collect_stats");
-  s.field("create_dataset", &S::create_dataset, "arguments of the dataset builders");
+  s.field("create_dataset", &S::create_dataset, "keys of the dataset builder, see there");
   s.field("validate_dataset", &S::validate_dataset, "{min_seconds, max_seconds} of an utterance");
   s.field("dataset", &S::dataset, "corpora");
   s.field("tokenizer", &S::tokenizer, "how the tokenizer is trained");

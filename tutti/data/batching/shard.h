@@ -1,6 +1,8 @@
 // Which part of the data a rank works on in an epoch, when the data is cut into shards.
 //
-//   shard = ((epoch x world) + rank) % total_shards
+// ```text
+// shard = ((epoch x world) + rank) % total_shards
+// ```
 //
 // total_shards is a multiple of the world size, so that over total_shards / world epochs every
 // shard (and so every utterance) is seen exactly once. Utterance i belongs to shard i %

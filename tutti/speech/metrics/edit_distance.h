@@ -1,7 +1,9 @@
 // The least number of edits that turns a hypothesis into its reference, and which they are.
 //
 //   Alignment a = align({"a", "b", "c"}, {"a", "x", "c", "d"});
-//   a.counts.substitutions == 1, a.counts.insertions == 1, a.counts.error_rate() == 2.0 / 3
+//   a.counts.substitutions;   // 1
+//   a.counts.insertions;      // 1
+//   a.counts.error_rate();    // 2.0 / 3
 //
 // Counts are integers, so that totals over workers, shards and speakers are exact and do not depend
 // on the order of addition. Among alignments with the same number of edits, the one with the most

@@ -2,7 +2,7 @@
 //
 //   ErrorRate wer({.kind = ErrorKind::kWord, .cleaners = {"whisper_basic"}});
 //   wer.add({.id = "utt1", .speaker = "s1"}, "the reference", "the hypothesis");
-//   wer.total().error_rate(), wer.confidence().low, wer.by_speaker()
+//   log::info("{} [{}, ...]", wer.total().error_rate(), wer.confidence().low);
 //
 // One object is one metric on one test set; not thread-safe. Characters include the spaces between
 // words, as jiwer counts them. Tokens come from a sentencepiece model.

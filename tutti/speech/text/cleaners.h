@@ -8,9 +8,8 @@
 // | lower, upper       | Unicode case, one character to one |
 // | remove_punctuation | drops punctuation except the apostrophe, then collapse_whitespace |
 // | collapse_whitespace| one space between words, none at the ends |
-// | whisper_basic      | lower; drops <...>, [...], (...); marks, symbols and punctuation become
-// spaces; collapse | | tacotron           | lower; & and abbreviations as words; ; - to , and
-// space; drops ()[]<>"; upper; collapse |
+// | whisper_basic      | lower; drops <...>, [...], (...); marks, symbols, punctuation to spaces; collapse |
+// | tacotron           | lower; & and abbreviations as words; ; - to , and space; drops ()[]<>"; upper; collapse |
 //
 // whisper_basic folds full-width forms (U+FF01..U+FF5E, U+3000) but not the rest of NFKC; tacotron
 // leaves digits alone. Names that ESPnet has and we do not (jaconv, vietnamese, korean_cleaner,

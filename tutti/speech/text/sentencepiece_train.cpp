@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <regex>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/text/sentencepiece_file.h"
 #include "tutti/speech/text/token_list.h"
@@ -44,6 +48,43 @@ TempFolder work_folder(const std::filesystem::path& save_path) {
       std::filesystem::remove_all(entry.path());
   return TempFolder(name, place);
 }
+
+// How far spm_train is, from what it writes: pieces of bpe, or rounds of unigram, which throws away a quarter of its
+// pieces after every two rounds until a tenth more than the wanted ones are left.
+class SpmProgress {
+ public:
+  explicit SpmProgress(const SentencePieceTraining& config) : config_(config) {
+    if (config.model_type == "bpe") bar_.emplace("making pieces", config.vocab_size);
+  }
+  void see(std::string_view text) {
+    rest_ += text;
+    for (std::size_t end; (end = rest_.find('\n')) != std::string::npos; rest_.erase(0, end + 1))
+      see_line(rest_.substr(0, end));
+  }
+
+ private:
+  void see_line(const std::string& line) {
+    static const std::regex kRound("EM sub_iter=[0-9]+ size=([0-9]+)");
+    static const std::regex kPieces("Added: .* size=([0-9]+)");
+    std::smatch found;
+    if (config_.model_type == "bpe" && std::regex_search(line, found, kPieces)) {
+      const std::uint64_t made = std::stoull(found[1]);
+      if (made > made_) bar_->add(made - std::exchange(made_, made));
+    } else if (config_.model_type == "unigram" && std::regex_search(line, found, kRound)) {
+      if (!bar_) {
+        const double surplus = std::stod(found[1]) / (1.1 * config_.vocab_size);
+        const double cuts = std::ceil(std::log(std::max(surplus, 1.0)) / std::log(4.0 / 3.0));
+        bar_.emplace("rounds of unigram", 2 * static_cast<std::uint64_t>(cuts + 1));
+      }
+      bar_->add();
+    }
+  }
+
+  const SentencePieceTraining& config_;
+  std::optional<ProgressBar> bar_;
+  std::string rest_;  // of a line
+  std::uint64_t made_ = 0;
+};
 
 // spm_train writes forty lines before the one that matters.
 [[noreturn]] void refuse(const SentencePieceTraining& config, const CommandResult& result) {
@@ -93,7 +134,12 @@ SentencePieceFiles train_sentencepiece(const SentencePieceTraining& config, Comm
                            fmt::format("--byte_fallback={}", config.byte_fallback)}};
   if (!config.user_defined_symbols.empty())
     command.argv.push_back("--user_defined_symbols=" + join(config.user_defined_symbols, ","));
-  const CommandResult result = runner.run(command);
+  CommandResult result;
+  {
+    SpmProgress progress(config);
+    command.on_stderr = [&](std::string_view text) { progress.see(text); };
+    result = runner.run(command);
+  }
   if (result.exit_code == 127)
     throw IoError("cannot start spm_train", "install the Debian package sentencepiece");
   if (!result.ok()) refuse(config, result);

@@ -1,4 +1,6 @@
 // Corpora that come as a tar archive or as the folder it unpacks to.
+//
+//   unpack("download/dev-clean.tar.gz", "download");
 #pragma once
 
 #include <filesystem>
@@ -16,5 +18,8 @@ namespace tutti::systems {
 std::filesystem::path unpacked_source(const BuildContext& context, const std::string& named,
                                       std::string_view hint,
                                       const std::vector<std::string>& usual_places = {});
+
+// Unpacks a tar archive, compressed or not, into a folder, with a bar of how far it is. Throws DataError with tar's words.
+void unpack(const std::filesystem::path& archive, const std::filesystem::path& folder);
 
 }  // namespace tutti::systems

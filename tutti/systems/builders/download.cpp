@@ -3,12 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <fstream>
-#include <mutex>
-#include <optional>
-#include <stop_token>
-#include <thread>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -18,6 +13,7 @@
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/systems/builders/over_file.h"
 
 namespace tutti::systems {
 namespace {
@@ -27,9 +23,10 @@ namespace fs = std::filesystem;
 // curl's exit codes that mean something to us.
 constexpr int kHttpError = 22;
 constexpr int kNoRange = 33;
+constexpr std::uintmax_t kMiB = 1 << 20;
 
 std::string md5_of(const fs::path& file) {
-  const auto result = run_command({.argv = {"md5sum", file.string()}});
+  const auto result = run_over_file("checking " + file.stem().string(), file, {"md5sum"});
   if (!result.ok()) throw IoError(result.describe());
   return split_words(result.out).at(0);
 }
@@ -52,38 +49,17 @@ std::uint64_t told_length(const fs::path& headers) {
   return length;
 }
 
-// Shows how the file grows, until it is asked to stop.
-void watch_growth(const std::stop_token& stop, const fs::path& part, const fs::path& headers) {
-  constexpr std::uintmax_t kMiB = 1 << 20;
-  const std::string what = "downloading " + part.stem().string() + ", MiB";
-  const auto before = size_of(part) / kMiB;
-  std::optional<ProgressBar> bar;
-  std::uintmax_t shown = 0;
-  std::mutex mutex;
-  std::condition_variable_any wake;
-  std::unique_lock lock(mutex);
-  while (!wake.wait_for(lock, stop, std::chrono::milliseconds(200), [&] { return false; }) &&
-         !stop.stop_requested()) {
-    const auto now = std::max(size_of(part) / kMiB, before) - before;
-    if (now <= shown) continue;
-    if (!bar) {
-      const auto length = told_length(headers);
-      if (length == 0) return;  // nobody knows how much will come
-      bar.emplace(what, (length + kMiB - 1) / kMiB);
-    }
-    bar->add(now - shown);
-    shown = now;
-  }
-}
-
 // What curl says of the rest of the file, with a bar while it comes.
 CommandResult fetch_rest(const std::string& url, const fs::path& part) {
   const fs::path headers = part.string() + ".headers";
   fs::remove(headers);
   CommandResult result;
   {
-    const std::jthread watcher(
-        [&](const std::stop_token& stop) { watch_growth(stop, part, headers); });
+    const auto before = size_of(part) / kMiB;
+    const ProgressWatch watch("downloading " + part.stem().string() + ", MiB", [&] {
+      return ProgressWatch::Seen{std::max(size_of(part) / kMiB, before) - before,
+                                 (told_length(headers) + kMiB - 1) / kMiB};
+    });
     result =
         run_command({.argv = {"curl", "--fail", "--location", "--silent", "--show-error",
                               "--continue-at", "-", "--speed-limit", "1", "--speed-time", "60",

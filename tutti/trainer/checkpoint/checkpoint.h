@@ -1,12 +1,14 @@
 // One checkpoint: a folder that is whole or absent.
 //
-//   step-00001200/
-//     model.safetensors       parameters and buffers under their state_dict names
-//     optimizer.safetensors   "<optimizer>/<state>/<parameter>"
-//     extra.safetensors       random-number state per rank, weights behind an average, ...
-//     trainer.json            counters, position, schedules, scaler, callbacks
-//     index.json              size and CRC-32C of each file
-//     COMPLETE                CRC-32C of index.json; written last
+// ```text
+// step-00001200/
+//   model.safetensors       parameters and buffers under their state_dict names
+//   optimizer.safetensors   "<optimizer>/<state>/<parameter>"
+//   extra.safetensors       random-number state per rank, weights behind an average, ...
+//   trainer.json            counters, position, schedules, scaler, callbacks
+//   index.json              size and CRC-32C of each file
+//   COMPLETE                CRC-32C of index.json; written last
+// ```
 //
 // The same for every strategy and world size: ranks that hold parts write them into the same files
 // (shared.h). Written into a temporary folder and renamed.

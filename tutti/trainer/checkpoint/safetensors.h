@@ -1,7 +1,7 @@
 // Reading and writing .safetensors files: 8 bytes of header length, a JSON header, raw tensors.
 //
 //   FileSum sum = write_safetensors("model.safetensors", tensors, {{"format", "pt"}});
-//   auto tensors = read_safetensors("model.safetensors", sum.crc32c);
+//   TensorMap again = read_safetensors("model.safetensors", sum.crc32c);
 //
 // Files are what the Python package reads and writes: names sorted, data contiguous, no holes. A
 // header of a file from elsewhere is not trusted: every offset is checked before it is used.

@@ -6,8 +6,7 @@
 //
 //   SharedSave save = agree_on_save(my_tensors, control);     // all ranks, together
 //   write_own_part(folder, save);                             // each when it likes
-//   complete_checkpoint(folder, save, trainer, give_up);      // rank 0: waits for the others'
-//   parts
+//   complete_checkpoint(folder, save, trainer, give_up);      // rank 0: waits for the others' parts
 #pragma once
 
 #include <functional>

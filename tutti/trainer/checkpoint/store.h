@@ -1,15 +1,13 @@
 // The checkpoints of one run: written in the background, the best kept, the newest whole one found.
 //
-//   CheckpointStore store("exp/asr/checkpoints", {.criteria = {{"valid/loss", Better::kLower,
-//   5}}}); store.save(snapshot, {.epoch = 3, .step = 1200, .metrics = metrics});   // returns at
-//   once store.flush();                                                          // throws what
-//   went wrong
+//   CheckpointStore store("exp/checkpoints", {.criteria = {{"valid/loss", Better::kLower, 5}}});
+//   store.save(snapshot, {.epoch = 3, .step = 1200, .metrics = metrics});   // returns at once
+//   store.flush();                                                          // throws what went wrong
 //
 // Layout: step-00001200/ (the newest `keep_last`, and the best of the first criterion), last and
-// best -> step-00001200,
-// epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights only; a hard link into
-// the step folder, so it costs nothing), best.json, epoch3_step1200.safetensors (asked for),
-// valid.loss.ave_5best.{pth,safetensors}.
+// best -> step-00001200, epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights
+// only; a hard link into the step folder, so it costs nothing), best.json,
+// epoch3_step1200.safetensors (asked for), valid.loss.ave_5best.{pth,safetensors}.
 //
 // Rank 0 only, unless ranks hold parts of the model: then each has one. save() waits only if the
 // previous save is still being written. Used by one thread.

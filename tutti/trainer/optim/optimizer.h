@@ -7,7 +7,7 @@
 // parameter in one pass.
 //
 //   auto adam = make_optimizer({.kind = OptimizerKind::kAdamW, .lr = 2e-3}, parameters);
-//   adam->step(schedule.lr(step), gradient_factor);
+//   adam->step(schedule->lr(step), gradient_factor);
 //
 // Not thread-safe. Parameters without gradient are left alone, and so is their state.
 #pragma once
