@@ -13,6 +13,7 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
+#include "tutti/parallel/worker/item_file.h"
 
 namespace tutti::apps {
 
@@ -84,10 +85,12 @@ Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWat
   // Others can only repeat what is written.
   state["state"] = written == "running" && !holder.alive && !is_hidden(folder) ? "died" : written;
   if (count) {
-    const auto counts = parallel::count_items(folder);
+    std::map<std::uint64_t, std::string> reasons;
+    const auto counts = parallel::count_items(folder, &reasons);
     state["items"] = counts.total;
     state["ok"] = counts.ok;
     state["failed"] = counts.failed;
+    if (counts.failed > 0) state["failures"] = failed_items(folder, reasons);
   }
   state["created"] = manifest.value("created", "");
   state["updated"] = manifest.value("updated", "");
@@ -120,6 +123,53 @@ void refuse_if_hidden(const std::filesystem::path& folder, const std::string& ve
       fmt::format("{}: the run belongs to {}, and only its owner can {} it", folder.string(),
                   owner != nullptr ? owner->pw_name : fmt::format("user {}", info.st_uid), verb),
       "ask its owner; tutti status shows what is known to all");
+}
+
+parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest) {
+  using Kind = parallel::ItemNames::Kind;
+  const auto named = parallel::item_names_path(folder);
+  const auto items = parallel::item_file_path(folder);
+  if (std::filesystem::exists(named)) return {Kind::kJsonLine, named};
+  if (std::filesystem::exists(items)) return {Kind::kLine, items};
+  const bool is_map = manifest.at("fingerprint").contains("command");
+  return {is_map ? Kind::kNumber : Kind::kIndex, {}};
+}
+
+Json failed_items(const std::filesystem::path& folder,
+                  const std::map<std::uint64_t, std::string>& reasons) {
+  Json failures = Json::array();
+  for (const auto& [index, reason] : reasons)
+    failures.push_back({{"index", index}, {"item", index}, {"reason", reason}});
+  try {
+    const Json manifest = parallel::read_manifest(folder);
+    const auto first = manifest.value("first", std::uint64_t{0});
+    const auto count = manifest.value("items", std::uint64_t{0});
+    const auto item_of =
+        parallel::make_item_of(item_names(folder, manifest), parallel::range(first, first + count));
+    if (!item_of) return failures;
+    for (Json& failure : failures) failure["item"] = item_of(failure["index"]);
+  } catch (const std::exception&) {  // the names are the owner's; others see numbers
+  }
+  return failures;
+}
+
+void print_failures(std::FILE* out, const std::filesystem::path& folder, const Json& state) {
+  constexpr std::size_t kMost = 5;
+  const Json failures = state.value("failures", Json::array());
+  const std::size_t shown = std::min(kMost, failures.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const std::string reason = failures[i].at("reason");
+    std::fprintf(out, "item %s failed: %s\n", to_json_line(failures[i].at("item")).c_str(),
+                 reason.substr(0, reason.find('\n')).c_str());
+  }
+  const std::uint64_t all = state.value("failed", std::uint64_t{0});
+  const std::uint64_t more = all - std::min<std::uint64_t>(all, shown);
+  const auto file = folder / "failed.jsonl";  // written when the run ends
+  std::error_code none;
+  const bool written = shown > 0 && std::filesystem::exists(file, none);
+  if (more > 0) std::fprintf(out, "and %llu more", static_cast<unsigned long long>(more));
+  if (more > 0) std::fputs(written ? "; " : "\n", out);
+  if (written) std::fprintf(out, "reasons are in %s\n", file.c_str());
 }
 
 std::string describe_counts(const std::filesystem::path& folder, const Json& state) {

@@ -1,15 +1,19 @@
 // What status, wait, gather and cancel know about an output folder.
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "tutti/core/json.h"
+#include "tutti/parallel/async/job.h"
 #include "tutti/parallel/folder/folder_lock.h"
 
 namespace tutti::apps {
 
-// state ("queued", "running", "stopped", "done", "died"), items, ok, failed, and while it runs:
-// driver and live, or async. Throws DataError when the folder is not one of ours.
+// state ("queued", "running", "stopped", "done", "died"), items, ok, failed, failures (as
+// failed_items), and while it runs: driver and live, or async. Throws DataError when the folder is not one of ours.
 Json folder_state(const std::filesystem::path& folder, bool ask_scheduler = true);
 
 // For who looks again and again: what earlier looks have shown of processes on other hosts.
@@ -21,6 +25,13 @@ struct FolderWatch {
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch);
 // Throws IoError when this user may not look into the run's own folder, and so cannot `verb` it.
 void refuse_if_hidden(const std::filesystem::path& folder, const std::string& verb);
+// How the run names its items, for make_item_of.
+parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest);
+// What count_items says of failed items, with their names: [{"index", "item", "reason"}].
+Json failed_items(const std::filesystem::path& folder,
+                  const std::map<std::uint64_t, std::string>& reasons);
+// The first five of them, with the first line of each one's story, and where the rest is.
+void print_failures(std::FILE* out, const std::filesystem::path& folder, const Json& state);
 // "exp/decoded: stopped, 10 of 14 items ok, 1 failed"
 std::string describe_counts(const std::filesystem::path& folder, const Json& state);
 bool is_over(const Json& state);

@@ -11,29 +11,15 @@
 #include "tutti/core/fingerprint.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
-#include "tutti/parallel/worker/item_file.h"
 
 namespace tutti::apps {
-namespace {
-
-// As the run's own driver names them.
-parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest) {
-  using Kind = parallel::ItemNames::Kind;
-  const auto named = parallel::item_names_path(folder);
-  const auto items = parallel::item_file_path(folder);
-  if (std::filesystem::exists(named)) return {Kind::kJsonLine, named};
-  if (std::filesystem::exists(items)) return {Kind::kLine, items};
-  const bool is_map = manifest.at("fingerprint").contains("command");
-  return {is_map ? Kind::kNumber : Kind::kIndex, {}};
-}
-
-}  // namespace
 
 int run_gather(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
   CLI::App app{
-      "Write results.jsonl and failed.jsonl from what is done so far.\n"
+      "Write results.jsonl and failed.jsonl from what is done so far; items that are not done have "
+      "\"status\":\"missing\" there.\n"
       "exit: 0 all items are done, 7 some failed, 85 some are missing",
       "tutti gather"};
   app.add_option("folder", folder, "the output folder")->required();

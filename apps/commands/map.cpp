@@ -8,9 +8,11 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
+#include "apps/commands/folder_state.h"
 #include "apps/commands/map_items.h"
 #include "apps/commands/ordered_output.h"
 #include "apps/commands/parallel_block.h"
@@ -185,6 +187,21 @@ void refuse_other_list(const std::filesystem::path& folder, const Json& fingerpr
       "all.txt; what is done is kept");
 }
 
+// For programs. `reason`: why it stopped before its end.
+void print_summary(const std::filesystem::path& folder, const std::string& reason,
+                   std::optional<double> seconds) {
+  std::map<std::uint64_t, std::string> reasons;
+  const FolderCounts counts = count_items(folder, &reasons);
+  Json summary{{"output_dir", folder.string()},
+               {"items", counts.total},
+               {"ok", counts.ok},
+               {"failed", counts.failed}};
+  if (seconds) summary["seconds"] = *seconds;
+  if (!reason.empty()) summary["reason"] = reason;
+  if (counts.failed > 0) summary["failures"] = failed_items(folder, reasons);
+  std::printf("%s\n", to_json_line(summary).c_str());
+}
+
 int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& settings,
                       const MapItems& items) {
   Json fingerprint;
@@ -223,15 +240,14 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
     client = std::make_unique<Client>(settings, ClientOptions{.run_folder = folder.path()});
     return *client;
   };
-  const FolderRunResult result = run_in_folder(folder, make_client, job, indices, options);
-  if (arguments.json)
-    std::printf("%s\n", Json{{"output_dir", folder.path().string()},
-                             {"items", result.counts.total},
-                             {"ok", result.counts.ok},
-                             {"failed", result.counts.failed},
-                             {"seconds", result.report.seconds}}
-                            .dump()
-                            .c_str());
+  FolderRunResult result;
+  try {
+    result = run_in_folder(folder, make_client, job, indices, options);
+  } catch (const Error& error) {
+    if (arguments.json) print_summary(folder.path(), without_fix(error), std::nullopt);
+    throw;
+  }
+  if (arguments.json) print_summary(folder.path(), "", result.report.seconds);
   if (!arguments.quiet) std::fprintf(stderr, "%s\n", describe(result).c_str());
   if (result.counts.failed == 0) return static_cast<int>(ExitCode::kDone);
   std::fprintf(stderr, "%s\n",
@@ -362,6 +378,8 @@ int run_map(int argc, char** argv) {
   if (arguments.command.empty()) throw ConfigError("map: no command", kCommandGoes);
   const ParallelSettings settings = read_settings(arguments);
   const MapItems items = read_item_list(arguments);
+  if (const std::string blank = items.about_blank_lines(); !blank.empty() && !arguments.quiet)
+    log::warning("{}", blank);
   // Refused here rather than on a worker.
   [[maybe_unused]] const CommandTemplate checked(arguments.command, items.are_numbers());
   if (!arguments.quiet && items.size() > 0 && !uses_item(arguments.command))

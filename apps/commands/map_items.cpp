@@ -40,17 +40,30 @@ MapItems MapItems::standard_input(bool nul_separated) {
 void MapItems::take(std::string text, const std::string& where, bool nul_separated) {
   text_ = std::move(text);
   const char separator = nul_separated ? '\0' : '\n';
+  std::uint64_t line = 0;
   for (std::string_view rest = text_; !rest.empty();) {
     const auto end = rest.find(separator);
     const std::string_view item = rest.substr(0, end);
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    ++line;
+    if (item.empty() && !nul_separated) {
+      if (num_blank_++ == 0) blank_ = fmt::format("{}:{}", where, line);
+      continue;
+    }
     if (item.find('\0') != item.npos)
-      throw DataError(fmt::format("{}:{}: the item has a NUL byte, which no command can be given",
-                                  where, items_.size() + 1),
-                      "where NUL separates the items, say --null");
+      throw DataError(
+          fmt::format("{}:{}: the item has a NUL byte, which no command can be given", where, line),
+          "where NUL separates the items, say --null");
     items_.push_back(item);
   }
   count_ = items_.size();
+}
+
+std::string MapItems::about_blank_lines() const {
+  if (num_blank_ == 0) return "";
+  return num_blank_ == 1
+             ? fmt::format("{}: a blank line is no item", blank_)
+             : fmt::format("{}: a blank line is no item, nor are {} more", blank_, num_blank_ - 1);
 }
 
 Json MapItems::name(std::uint64_t index) const {

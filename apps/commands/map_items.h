@@ -17,12 +17,15 @@ class MapItems {
  public:
   static MapItems numbers(std::uint64_t count);
   static MapItems list(const std::vector<std::string>& items);
-  // One item per line, or per NUL byte. Throws IoError, DataError (an item that no command can take).
+  // One item per line that is not empty, or per NUL byte. Throws IoError, DataError (an item that no
+  // command can take).
   static MapItems file(const std::filesystem::path& path, bool nul_separated);
   static MapItems standard_input(bool nul_separated);
 
   std::uint64_t size() const noexcept { return count_; }
   bool are_numbers() const noexcept { return numbers_; }
+  // For the user, who may count lines: where the first of them is. Empty: there are none.
+  std::string about_blank_lines() const;
   Json name(std::uint64_t index) const;  // as results.jsonl has it
   Json fingerprint() const { return fingerprint_of_first(count_); }
   // As if the list had ended there. REQUIRES: it is not shorter.
@@ -40,6 +43,8 @@ class MapItems {
   bool numbers_ = false;
   std::string text_;
   std::vector<std::string_view> items_;  // in text_
+  std::uint64_t num_blank_ = 0;          // lines without an item
+  std::string blank_;                    // where the first of them is
 };
 
 }  // namespace tutti::apps

@@ -19,8 +19,12 @@ void OrderedOutput::add_failed(std::uint64_t index, const Json& item, std::strin
   ++failed_;
   std::fprintf(stderr, "item %s failed: %.*s\n", to_json_line(item).c_str(),
                static_cast<int>(reason.size()), reason.data());
-  put(index,
-      json_ ? to_json_line({{"index", index}, {"item", item}, {"status", "failed"}}) + "\n" : "");
+  put(index, json_ ? to_json_line({{"index", index},
+                                   {"item", item},
+                                   {"status", "failed"},
+                                   {"reason", std::string(reason)}}) +
+                         "\n"
+                   : "");
 }
 
 void OrderedOutput::put(std::uint64_t index, std::string text) {

@@ -35,8 +35,9 @@ void print_live(const Json& live) {
   const bool counted = live.at("eta_s").is_number();
   if (counted)
     std::printf(
-        "rate %.4g/s, ETA %s, utilisation %.0f %%, %llu workers lost (%s ago)\n",
-        live.value("rate", 0.0), format_duration(live.at("eta_s").get<double>()).c_str(),
+        "rate %.4g/s (last %s), ETA %s, utilisation %.0f %%, %llu workers lost (%s ago)\n",
+        live.value("rate", 0.0), format_duration(live.value("rate_window_s", 0.0)).c_str(),
+        format_duration(live.at("eta_s").get<double>()).c_str(),
         100 * live.value("utilisation", 0.0),
         static_cast<unsigned long long>(live.value("workers_lost", std::uint64_t{0})),
         format_duration(std::max(0.0, Clock::system().unix_seconds() - live.value("updated", 0.0)))
@@ -68,6 +69,7 @@ int run_status(int argc, char** argv) {
   if (json) return std::printf("%s\n", state.dump(2).c_str()), 0;
   if (quiet) return 0;
   std::printf("%s\n", describe_counts(folder, state).c_str());
+  print_failures(stdout, folder, state);
   if (state.contains("driver"))
     std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),
                 state["driver"].value("host", "?").c_str(),

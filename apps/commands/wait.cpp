@@ -9,31 +9,9 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
-#include "tutti/core/file.h"
-#include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 
 namespace tutti::apps {
-namespace {
-
-// The first of the failed items, with the first line of each one's story.
-void name_failures(const std::filesystem::path& folder) {
-  constexpr std::size_t kMost = 5;
-  const auto path = folder / "failed.jsonl";
-  std::error_code none;
-  if (!std::filesystem::exists(path, none)) return;
-  const auto lines = split(std::string(trim(read_file(path))), '\n');
-  for (std::size_t i = 0; i < std::min(kMost, lines.size()); ++i) {
-    const Json failed = parse_json(lines[i], path.string());
-    const std::string reason = failed.value("reason", "");
-    std::fprintf(stderr, "item %s failed: %s\n", to_json_line(failed.value("item", Json())).c_str(),
-                 reason.substr(0, reason.find('\n')).c_str());
-  }
-  if (lines.size() > kMost) std::fprintf(stderr, "and %zu more;", lines.size() - kMost);
-  std::fprintf(stderr, "%sreasons are in %s\n", lines.size() > kMost ? " " : "", path.c_str());
-}
-
-}  // namespace
 
 int run_wait(int argc, char** argv) {
   std::string folder;
@@ -64,7 +42,7 @@ int run_wait(int argc, char** argv) {
     state = folder_state(folder);
   }
   if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());
-  if (!quiet && state.value("failed", std::uint64_t{0}) > 0) name_failures(folder);
+  if (!quiet) print_failures(stderr, folder, state);
   return exit_code_of(state);
 }
 

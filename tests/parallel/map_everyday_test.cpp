@@ -86,7 +86,8 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   const auto stopped = sh("tutti map -j 1 ::: a b c -- 'echo {}; test {} != b'");
   EXPECT_EQ(stopped.exit_code, 7);
   EXPECT_EQ(stopped.out, "a\n");
-  EXPECT_THAT(stopped.err, HasSubstr("task error: item \"b\" failed: `/bin/sh"));  // said once
+  EXPECT_THAT(stopped.err,
+              HasSubstr("task error: item \"b\" failed: `echo {}; test {} != b`"));  // said once
   EXPECT_THAT(stopped.err, HasSubstr("mend it and run the same command again"));
   EXPECT_THAT(stopped.err, HasSubstr("parallel.on_error=skip"));
   const auto skipped =
@@ -108,6 +109,89 @@ TEST_F(Everyday, FailuresOnStdoutAreToldAndLeaveNothing) {
   EXPECT_THAT(unsafe.err, HasSubstr("expr {} + 1"));
   EXPECT_EQ(sh("tutti map ::: 41 -- 'expr {} + 1'").out, "42\n");
   EXPECT_TRUE(nothing_left());
+}
+
+// Programs that read --json get the reasons with the failures, from map as from status and wait.
+TEST_F(Everyday, AFailureComesWithItsReasonAndTheCommandAsItWasTyped) {
+  const std::string skip = "tutti map --json --quiet -j 1 +parallel.on_error=skip ";
+  const std::string items = "::: a b c -- 'test {} = a || { echo no {} >&2; exit 3; }'";
+  const std::string why =
+      "task error: `test {} = a || { echo no {} >&2; exit 3; }` failed with "
+      "exit code 3: no ";
+  const auto lines = split(sh(skip + items).out, '\n');
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(parse_json(lines[1], "line"),
+            (Json{{"index", 1}, {"item", "b"}, {"status", "failed"}, {"reason", why + "b"}}));
+  const Json failures = Json::array({{{"index", 1}, {"item", "b"}, {"reason", why + "b"}},
+                                     {{"index", 2}, {"item", "c"}, {"reason", why + "c"}}});
+  const Json summary = parse_json(sh(skip + "--output_dir out " + items).out, "map");
+  EXPECT_EQ(summary["failed"], 2);
+  EXPECT_EQ(summary["failures"], failures);
+  EXPECT_EQ(parse_json(sh("tutti status --json out").out, "status")["failures"], failures);
+  EXPECT_THAT(sh("tutti status out").out, HasSubstr("item \"b\" failed: " + why + "b\n"));
+  // One that stops the run.
+  const auto stopped = sh("tutti map --json --quiet -j 1 --output_dir stopped " + items);
+  EXPECT_EQ(stopped.exit_code, 7);
+  const Json story = parse_json(stopped.out, "map");
+  EXPECT_EQ(story["ok"], 1);
+  EXPECT_THAT(story["reason"].get<std::string>(), HasSubstr("item \"b\" failed: `test {} = a"));
+  EXPECT_EQ(story["failures"][0], failures[0]);
+  // Words that no shell reads have the item in them.
+  EXPECT_THAT(sh("tutti map ::: 'no such' -- cat {}").err, HasSubstr("`cat 'no such'` failed"));
+}
+
+TEST_F(Everyday, TheStoryOfAFailedItemHasMoreThanTheEndOfItsStderr) {
+  ASSERT_EQ(sh("tutti map --quiet -j 1 --output_dir out ::: a -- "
+               "'echo first words >&2; seq 5000 >&2; exit 1'")
+                .exit_code,
+            7);
+  const std::string story = content("out/failed.jsonl");
+  EXPECT_THAT(story, HasSubstr("exit code 1: first words\\n1\\n2\\n"));
+  EXPECT_THAT(story, HasSubstr("\\n5000"));
+}
+
+TEST_F(Everyday, BlankLinesAreNoItemsAndAreTold) {
+  write_file_atomic(folder_.path() / "list", "a\n\nb\n\n");
+  const auto r = sh("tutti map --items list -- 'echo {index} {}'");
+  EXPECT_EQ(r.out, "0 a\n1 b\n");
+  EXPECT_THAT(r.err, HasSubstr("list:2: a blank line is no item, nor are 1 more"));
+  EXPECT_EQ(sh("tutti map --quiet --items list -- echo {}").err, "");
+  EXPECT_THAT(sh("printf '\\n' | tutti map -- echo {}").err,
+              HasSubstr("standard input:1: a blank line is no item\nno items: nothing to do\n"));
+  // Where NUL separates them, or on the command line, an empty one is meant.
+  EXPECT_EQ(sh("printf 'a\\0\\0b' | tutti map -0 -- printf '[%s]' {}").out, "[a]\n[]\n[b]\n");
+  EXPECT_EQ(sh("tutti map ::: a '' -- printf '[%s]' {}").out, "[a]\n[]\n");
+}
+
+// Who gets results.jsonl of a part sees that it is one.
+TEST_F(Everyday, GatherMarksWhatIsNotDoneYet) {
+  const std::string run =
+      "tutti map --quiet -j 1 --output_dir out ::: a b c -- "
+      "'case {} in b) test -e go;; c) until [ -e go ]; do sleep 0.02; done;; esac && echo {}'";
+  ASSERT_EQ(sh(run).exit_code, 7);
+  const auto gathered = sh("tutti gather out");
+  EXPECT_EQ(gathered.exit_code, 85);
+  EXPECT_EQ(gathered.out, "out/results.jsonl: 1 ok, 1 failed, 1 missing\n");
+  EXPECT_EQ(content("out/results.jsonl"),
+            "{\"index\":0,\"item\":\"a\",\"status\":\"ok\",\"result\":\"a\"}\n"
+            "{\"index\":1,\"item\":\"b\",\"status\":\"failed\"}\n"
+            "{\"index\":2,\"item\":\"c\",\"status\":\"missing\"}\n");
+  ASSERT_EQ(sh("touch go; " + run).exit_code, 0);
+  EXPECT_THAT(content("out/results.jsonl"), Not(HasSubstr("missing")));
+}
+
+TEST_F(Everyday, AFolderThatWasRenamedUnderARunIsFoundAndGoesOnWhenItIsBack) {
+  const std::string map =
+      "tutti map --quiet -j 1 --items 3 --output_dir out -- "
+      "'echo x >>ran; touch began; until [ -e go ]; do sleep 0.02; done; echo {}'";
+  const auto r =
+      sh(map + " & until [ -e began ]; do sleep 0.02; done; mv out away; touch go; wait $!");
+  EXPECT_EQ(r.exit_code, 4);
+  EXPECT_THAT(r.err, HasSubstr("out was renamed to " + (folder_.path() / "away").string()));
+  EXPECT_THAT(r.err, HasSubstr("move it back and run the same command again"));
+  const auto again = sh("mv away out; " + map);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(num_lines("out/results.jsonl"), 3U);
 }
 
 TEST_F(Everyday, HelpShowsExamplesThatWork) {
@@ -411,7 +495,7 @@ TEST_F(Everyday, WhatIsTakenAwayUnderARunIsNamedAndNeverDone) {
            " & until [ -e began ]; do sleep 0.02; done; " + evil + "; touch go; wait $!");
     EXPECT_EQ(r.exit_code, 4) << evil << "\n" << r.err;
     EXPECT_THAT(r.err, HasSubstr((folder_.path() / "out").string())) << evil;
-    EXPECT_THAT(r.err, ::testing::ContainsRegex("removed|replaced")) << evil;
+    EXPECT_THAT(r.err, ::testing::ContainsRegex("removed|renamed|replaced")) << evil;
     const auto again = sh(map);
     EXPECT_EQ(again.exit_code, 0) << evil << "\n" << again.err;
     EXPECT_EQ(num_lines("out/results.jsonl"), 3U) << evil;

@@ -211,13 +211,13 @@ std::string Command::describe() const {
   return join(words, " ");
 }
 
-std::string CommandResult::describe() const {
+std::string CommandResult::describe(std::size_t most_of_stderr) const {
   std::string how = timed_out     ? "did not finish in time"
                     : signal != 0 ? "was killed by " + signal_name(signal)
                                   : fmt::format("failed with exit code {}", exit_code);
   std::string_view words = trim(err.empty() ? std::string_view(out) : std::string_view(err));
-  constexpr std::size_t kTail = 2000;
-  if (words.size() > kTail) words.remove_prefix(words.size() - kTail);
+  const std::size_t most = err.empty() ? 2000 : most_of_stderr;
+  if (words.size() > most) words.remove_prefix(words.size() - most);
   return fmt::format("`{}` {}{}{}", command, how, words.empty() ? "" : ": ", words);
 }
 

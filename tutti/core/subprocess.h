@@ -61,8 +61,8 @@ struct CommandResult {
   std::string command;
 
   bool ok() const noexcept { return exit_code == 0 && signal == 0 && !timed_out; }
-  // "`sbatch x` failed with exit code 1: <the last lines of stderr>"
-  std::string describe() const;
+  // "`sbatch x` failed with exit code 1: <the end of stderr>", or of stdout when there is no stderr.
+  std::string describe(std::size_t most_of_stderr = 2000) const;
 };
 
 // Runs to the end (or the timeout, then SIGKILL to the group) and collects output. Never throws for

@@ -91,6 +91,9 @@ std::optional<double> parse_duration(std::string_view text) {
     if (!value) return {};
     fields.push_back(*value);
   }
+  // 02:75:00 is a slip of somebody, and nobody knows which.
+  for (std::size_t i = fields.size() == 4 ? 2 : 1; i < fields.size(); ++i)
+    if (fields[i] >= 60) return {};
   if (fields.size() > 4 || (has_days && fields.size() > 3)) return {};
   if (has_days) {
     fields.resize(3, 0.0);

@@ -104,6 +104,8 @@ struct RunReport {
   std::uint64_t refused_peers = 0;  // failed handshakes since the client was made
   double seconds = 0;
   double first_result_s = 0;
+  double rate = 0;            // items per second lately (run/recent_rate.h); 0: not known yet
+  double rate_window_s = 0;   // what "lately" is
   double utilisation = 0;     // busy time over the workers' time up
   std::string waiting;        // "2 jobs wait: REASON", in the scheduler's words; empty: none does
   std::string failed_starts;  // "3 starts of workers failed: node7 2 of 2"; empty: none
@@ -123,7 +125,8 @@ struct ClientOptions {
   std::filesystem::path run_folder;         // empty: a temporary one (./.tutti-run-* for clusters)
   std::vector<std::string> worker_command;  // empty: this program in worker mode
   double heartbeat_s = 0.5;
-  double silence_s = 0;  // a worker silent for so long is replaced; 0: 3 s local, 20 s cluster
+  double silence_s = 0;  // a worker silent for so long, and for 6 beats, is replaced; 0: 3 s local,
+                         // 20 s cluster
   int env_tries = 3;     // failed starts, with nobody at work, before giving up
 };
 

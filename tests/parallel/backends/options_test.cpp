@@ -117,9 +117,18 @@ TEST(JobQueueOptions, UnevenSharesAndBadTimesAreRefused) {
               HasSubstr("cannot be shared evenly"));
   EXPECT_THAT(check("slurm", "{cores: 2, memory: 1GB, walltime: soon}").problems,
               HasSubstr("got 'soon'"));
+  EXPECT_THAT(check("slurm", "{cores: 2, memory: 1GB, walltime: '02:75:00'}").problems,
+              HasSubstr("got '02:75:00', expected a time such as 02:00:00"));
   EXPECT_THAT(check("slurm", "{cores: 2, memory: lots}").problems, HasSubstr("'lots'"));
   EXPECT_THAT(check("htcondor", "{cores: 2, memory: 1GB}").problems,
               HasSubstr("key 'disk' is missing"));
+}
+
+TEST(JobQueueOptions, WorkersThatDoNotFillTheirJobsArePointedOut) {
+  const std::string options = "{cores: 8, processes: 4, memory: 8GB}";
+  EXPECT_THAT(check("slurm", options, 15).warnings,
+              HasSubstr("15 workers in jobs of 4: 4 jobs, so that 16 will start"));
+  EXPECT_EQ(check("slurm", options, 16).warnings, "");
 }
 
 TEST(JobQueueOptions, NothingCanSmuggleInALine) {
@@ -164,7 +173,8 @@ TEST(Walltime, IsReadAsTheSchedulerReadsIt) {
     EXPECT_EQ(parse_walltime(kind, "90m"), 5400);
     EXPECT_EQ(parse_walltime(kind, "02:00:00"), 7200);
     EXPECT_EQ(parse_walltime(kind, "1-00:00:00"), 86400);
-    EXPECT_FALSE(parse_walltime(kind, "x"));
+    for (const char* slip : {"x", "02:75:00", "02:00:60", "1-02:60:00", "10:99"})
+      EXPECT_FALSE(parse_walltime(kind, slip)) << slip;
   }
 }
 

@@ -1,6 +1,7 @@
 // What the backend tests share: options from YAML text, and a scheduler played by a function.
 #pragma once
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,9 @@ struct Checked {
 };
 
 inline Checked check(const std::string& env, const std::string& options_yaml, int n_workers = 1) {
-  const config::Node block = config::parse_yaml("options:\n  " + options_yaml + "\n", "test.yaml");
+  const std::string count = n_workers > 1 ? fmt::format("n_workers: {}\n", n_workers) : "";
+  const config::Node block =
+      config::parse_yaml(count + "options:\n  " + options_yaml + "\n", "test.yaml");
   ParallelSettings settings;
   settings.env = env;
   settings.n_workers = n_workers;

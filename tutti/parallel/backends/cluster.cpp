@@ -65,6 +65,14 @@ void check_cluster(const ParallelSettings& settings, const config::Node& block,
     problems.warn(options["job_directives_skip"],
                   fmt::format("'{}' names none of the generated directives", skip),
                   "give the exact name, as in `tutti parallel script`");
+  // A job is had whole, and so are its workers.
+  const int jobs = (settings.n_workers + parsed.processes - 1) / parsed.processes;
+  if (block["n_workers"].defined() && jobs * parsed.processes != settings.n_workers)
+    problems.warn(
+        block["n_workers"],
+        fmt::format("{} workers in jobs of {}: {} job{}, so that {} will start", settings.n_workers,
+                    parsed.processes, jobs, jobs == 1 ? "" : "s", jobs * parsed.processes),
+        "make it a multiple of options.processes");
 }
 
 config::SchemaInfo cluster_options_info(const std::string& env) {

@@ -407,7 +407,7 @@ void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& prob
   } else {
     problems.add(options["walltime"],
                  fmt::format("got '{}', expected a time such as 02:00:00", *out.walltime),
-                 "write HH:MM:SS, D-HH:MM:SS, 90m or 2h30m");
+                 "write HH:MM:SS with minutes and seconds up to 59, D-HH:MM:SS, 90m or 2h30m");
   }
 }
 

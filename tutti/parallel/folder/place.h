@@ -6,6 +6,9 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <string>
+
+#include "tutti/core/file.h"
 
 namespace tutti::parallel {
 
@@ -17,9 +20,12 @@ class Place {
   void check() const;
 
  private:
+  std::string renamed_to() const;  // empty: it is gone, or nobody knows
+
   std::filesystem::path path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
+  UniqueFd itself_;  // so that it is known where it has gone; none: the message says less
 };
 
 }  // namespace tutti::parallel

@@ -145,9 +145,19 @@ std::string working_folder() {
   return fs::current_path(none).string();
 }
 
-std::uint64_t count_lines(const fs::path& file) {
-  const MappedFile bytes(file);
-  return static_cast<std::uint64_t>(std::count(bytes.bytes().begin(), bytes.bytes().end(), '\n'));
+// How a line of results.jsonl ends whose item has no result yet.
+constexpr std::string_view kMissing = "\"status\":\"missing\"}\n";
+
+std::uint64_t count_results(const fs::path& file) {
+  const MappedFile mapped(file);
+  std::uint64_t count = 0;
+  for (std::string_view rest = mapped.bytes(); !rest.empty();) {
+    const auto end = rest.find('\n');
+    if (end == rest.npos) break;
+    if (!rest.substr(0, end + 1).ends_with(kMissing)) ++count;
+    rest.remove_prefix(end + 1);
+  }
+  return count;
 }
 
 }  // namespace
@@ -316,7 +326,7 @@ std::vector<wire::IndexRange> RunFolder::remaining() const {
 }
 
 void RunFolder::record(const Client& client, const Outcome& outcome) {
-  lock_->check();
+  check_lock(&FolderLock::check);
   (outcome.ok() ? live_.ok : live_.failed) += 1;
   if (outcome.status != wire::ItemStatus::kOkInFile) {
     journal_->append({outcome.index, outcome.status, outcome.payload});
@@ -355,7 +365,7 @@ void RunFolder::record(const Client& client, const Outcome& outcome) {
 }
 
 void RunFolder::tick(const RunReport& report) {
-  lock_->beat();
+  check_lock(&FolderLock::beat);
   journal_->flush();
   const auto now = std::chrono::steady_clock::now();
   if (now - last_status_ < std::chrono::seconds(1)) return;
@@ -368,12 +378,10 @@ void RunFolder::tick(const RunReport& report) {
   status["failed"] = live_.failed;
   status["resumed"] = done_before_;
   status["seconds"] = report.seconds;
-  status["rate"] = report.seconds > 0 ? static_cast<double>(report.done) / report.seconds : 0;
+  status["rate"] = report.rate;
+  status["rate_window_s"] = report.rate_window_s;
   const std::uint64_t left = live_.total - std::min(live_.total, live_.ok + live_.failed);
-  status["eta_s"] =
-      report.done > 0
-          ? Json(report.seconds / static_cast<double>(report.done) * static_cast<double>(left))
-          : Json();
+  status["eta_s"] = report.rate > 0 ? Json(static_cast<double>(left) / report.rate) : Json();
   status["workers_lost"] = report.workers_lost;
   status["items_handed_again"] = report.handed_again;
   status["utilisation"] = report.utilisation;
@@ -394,6 +402,16 @@ void RunFolder::tick(const RunReport& report) {
                                  {"env_build_s", worker.build_s},
                                  {"rss_bytes", worker.rss_bytes}});
   write_file_atomic(path_ / "status.json", status.dump(2) + "\n");
+}
+
+// It lies in the folder: what has become of that says more than that the lock is not there.
+void RunFolder::check_lock(void (FolderLock::*look)()) const {
+  try {
+    (lock_.get()->*look)();
+  } catch (const IoError&) {
+    check_places();
+    throw;
+  }
 }
 
 void RunFolder::check_places() const {
@@ -472,7 +490,8 @@ void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of,
   }
 }
 
-FolderCounts count_items(const fs::path& folder) {
+FolderCounts count_items(const fs::path& folder, std::map<std::uint64_t, std::string>* reasons) {
+  constexpr std::size_t kMostReasons = 100;
   const Json manifest = read_manifest(folder);
   FolderCounts counts;
   if (!manifest.is_object()) return counts;
@@ -483,8 +502,15 @@ FolderCounts count_items(const fs::path& folder) {
                   constexpr std::uint64_t kSane = std::uint64_t{1} << 32;
                   if (record.index >= kSane) return;
                   if (record.index >= state.size()) state.resize(record.index + 1);
-                  state[record.index] = std::max<std::uint8_t>(
-                      state[record.index], record.status == wire::ItemStatus::kFailed ? 1 : 2);
+                  std::uint8_t& known = state[record.index];
+                  known = std::max<std::uint8_t>(
+                      known, record.status == wire::ItemStatus::kFailed ? 1 : 2);
+                  if (reasons == nullptr) return;
+                  if (known == 1)
+                    (*reasons)[record.index] = record.payload;
+                  else
+                    reasons->erase(record.index);
+                  if (reasons->size() > kMostReasons) reasons->erase(std::prev(reasons->end()));
                 });
   counts.failed = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 1));
   counts.ok = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 2));
@@ -530,10 +556,15 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
       buffer.clear();
     };
     for (std::uint64_t i = 0; i < indices.size(); ++i) {
+      if (buffer.size() > (1 << 20)) flush();
       const std::uint64_t index = indices[i];
-      if (where[index] == 0 || (ok[index] && fd < 0)) continue;
-      const JournalRecord record = record_of(index);
+      if (fd < 0 && (where[index] == 0 || ok[index])) continue;
       const std::string item = to_json_line(item_of ? item_of(index) : Json(index));
+      if (where[index] == 0) {
+        buffer += fmt::format("{{\"index\":{},\"item\":{},{}", index, item, kMissing);
+        continue;
+      }
+      const JournalRecord record = record_of(index);
       if (!ok[index]) {
         const auto problem = lost.find(index);
         const std::string_view reason = problem != lost.end() ? problem->second : record.payload;
@@ -557,14 +588,13 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
         buffer += "}\n";
         if (each) each(index, Json::parse(result));
       }
-      if (buffer.size() > (1 << 20)) flush();
     }
     flush();
   };
   // What was complete stays: results that a damaged journal has lost are still in the file.
-  const bool would_shrink = !only_failed && count_lines(name) > counts.ok + counts.failed && !each;
-  if (would_shrink) {
-    counts.kept = count_lines(name);
+  const std::uint64_t there = only_failed || each ? 0 : count_results(name);
+  if (there > counts.ok + counts.failed) {
+    counts.kept = there;
     log::warning("{} has the results of {} items, the journals of {}: it is left as it is",
                  name.string(), counts.kept, counts.ok + counts.failed);
     return counts;

@@ -16,6 +16,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +93,8 @@ class RunFolder {
   void keep_records_of(std::uint64_t old_hash);
   // Throws IoError when the folder or the journal was taken away or replaced.
   void check_places() const;
+  // Throws IoError when the lock is no longer ours.
+  void check_lock(void (FolderLock::*look)()) const;
 
   const std::filesystem::path path_;
   const Json fingerprint_;
@@ -112,7 +115,7 @@ class RunFolder {
 };
 
 // Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
-// whoever did the items, in whatever order and however often. Items in no journal are left out; a
+// whoever did the items, in whatever order and however often. Items in no journal are "missing"; a
 // results.jsonl that has more than the journals (damaged ones) stays as it is. A large result whose
 // file is lost or damaged counts as failed.
 // `only_failed`: leaves results.jsonl alone.
@@ -134,7 +137,9 @@ void update_manifest(const std::filesystem::path& folder, const std::string& sta
                      const FolderCounts& counts);
 // The journals of a folder, in the order in which they are read.
 std::vector<std::filesystem::path> journal_files(const std::filesystem::path& folder);
-// Counts ok and failed items from the journals, whatever the state of the run.
-FolderCounts count_items(const std::filesystem::path& folder);
+// Counts ok and failed items from the journals, whatever the state of the run. `reasons`: gets those
+// of the first 100 failed items.
+FolderCounts count_items(const std::filesystem::path& folder,
+                         std::map<std::uint64_t, std::string>* reasons = nullptr);
 
 }  // namespace tutti::parallel

@@ -33,6 +33,7 @@ void Dispatcher::begin(std::shared_ptr<RunState> run) {
   run_->schedule.number_leases_from((static_cast<std::uint64_t>(job_serial_) << 32) + 1);
   draining_ = false;
   run_began_ = steady_clock::now();
+  rate_ = {};
   run_->report.total = run_->total;
 }
 
@@ -238,10 +239,15 @@ void Dispatcher::fill_report(Pool& pool, SteadyTime now) {
   report.workers = pool.reports();
   double busy = 0;
   double up = 0;
+  bool working = false;
   for (const WorkerReport& worker : report.workers) {
     busy += worker.busy_s;
     up += worker.up_s;
+    working = working || worker.phase == "ready";
   }
+  rate_.add(report.seconds, report.done, working);
+  report.rate = rate_.per_second();
+  report.rate_window_s = rate_.window_s();
   report.utilisation = up > 0 ? std::min(1.0, busy / up) : 0;
 }
 

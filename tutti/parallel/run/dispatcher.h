@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "tutti/parallel/run/pool.h"
+#include "tutti/parallel/run/recent_rate.h"
 #include "tutti/parallel/run/run_state.h"
 
 namespace tutti::parallel {
@@ -60,6 +61,7 @@ class Dispatcher {
   SteadyTime run_began_{};
   SteadyTime last_publish_{};
   SteadyTime last_recall_{};
+  RecentRate rate_;
   std::uint64_t refused_peers_ = 0;
 
   mutable std::mutex mutex_;

@@ -50,21 +50,19 @@ std::string tail_of(const std::filesystem::path& log) {
   return tail.empty() ? "" : fmt::format("\n  end of {}:\n{}", log.string(), tail);
 }
 
-// Hosts call themselves "node7" or "node7.cluster", schedulers the former.
-std::string node_name(const std::string& host) { return host.substr(0, host.find('.')); }
+// By the name that the scheduler has for it and can be told to avoid: a pod, or a host with an alias,
+// calls itself something else. Hosts say "node7" or "node7.cluster", schedulers the former.
+std::string node_of(const PoolWorker& worker) {
+  return !worker.job.node.empty() ? worker.job.node : worker.host.substr(0, worker.host.find('.'));
+}
 
 }  // namespace
 
-// Fewer beats per worker when there are many, as the driver has one thread to hear them; and more
-// patience, as a beat then may come later.
 Pool::Pool(Options options, DriverSocket& socket, Mailbox& mailbox, PoolListener& listener,
            const BackendThread::Make& make_backend)
     : options_(std::move(options)),
-      beat_s_(std::max(options_.client.heartbeat_s, options_.settings.n_workers / 400.0)),
-      silence_s_(std::max(options_.client.silence_s > 0 ? options_.client.silence_s
-                          : options_.local              ? 3.0
-                                                        : 20.0,
-                          options_.settings.n_workers > 200 ? 6 * beat_s_ : 0.0)),
+      pulse_(Pulse::of(options_.settings.n_workers, options_.local, options_.client.heartbeat_s,
+                       options_.client.silence_s)),
       socket_(socket),
       mailbox_(mailbox),
       listener_(listener),
@@ -225,7 +223,7 @@ void Pool::on_hello(int id, std::uint64_t pid, std::string_view host) {
   worker->heard_since_gap = true;
   worker->claim.reset();
   if (worker->phase == Phase::kStarting) worker->phase = Phase::kConnected;
-  send(*worker, wire::encode(wire::Welcome{static_cast<std::uint32_t>(beat_s_ * 1000)}));
+  send(*worker, wire::encode(wire::Welcome{static_cast<std::uint32_t>(pulse_.beat_s * 1000)}));
 }
 
 PoolWorker* Pool::heard(int id) {
@@ -242,7 +240,7 @@ PoolWorker* Pool::heard(int id) {
 void Pool::on_env_ready(PoolWorker& worker, double build_s) {
   worker.phase = Phase::kReady;
   worker.report.build_s = build_s;
-  ledger_.ready(node_name(worker.host));
+  ledger_.ready(node_of(worker));
 }
 
 void Pool::on_env_failed(PoolWorker& worker, std::uint32_t exit_code, std::string_view error) {
@@ -251,7 +249,7 @@ void Pool::on_env_failed(PoolWorker& worker, std::uint32_t exit_code, std::strin
   worker.said_bye = true;
   send(worker, wire::encode(wire::Stop{}));
   not_before_ = std::max(not_before_, steady_clock::now() + milliseconds(50));
-  StartLedger::Failure failure{.node = node_name(worker.host),
+  StartLedger::Failure failure{.node = node_of(worker),
                                .what = fmt::format("worker {} on {}: building the env failed: {}",
                                                    worker.id, worker.host, error),
                                .exit_code = exit_code,
@@ -324,7 +322,7 @@ void Pool::on_states(const std::vector<JobStatus>& jobs) {
       if (worker == nullptr) continue;
       if (job.phase == JobPhase::kRunning && !worker->job_runs_since) worker->job_runs_since = now;
       if (job.phase == JobPhase::kPending && worker->pid != 0 &&
-          seconds(now - worker->last_heard) > 2 * beat_s_ && worker->phase != Phase::kDying) {
+          seconds(now - worker->last_heard) > 2 * pulse_.beat_s && worker->phase != Phase::kDying) {
         // Put back into the queue: it will come again as another process.
         listener_.on_leases_void(*worker);
         worker->pid = 0;
@@ -345,7 +343,7 @@ void Pool::judge_claims(SteadyTime now) {
   for (auto& [id, worker] : workers_) {
     if (!worker.claim || worker.phase == Phase::kDying) continue;
     const PoolWorker::Claim& claim = *worker.claim;
-    if (worker.talks() && seconds(worker.last_heard - claim.at) > beat_s_) {
+    if (worker.talks() && seconds(worker.last_heard - claim.at) > pulse_.beat_s) {
       if (!std::exchange(worker.outlived_a_claim, true))
         log::warning("the scheduler calls job {} over ({}), but worker {} talks; it stays",
                      claim.job.job_id, claim.job.reason, id);
@@ -355,7 +353,7 @@ void Pool::judge_claims(SteadyTime now) {
       backend_.adopt({back});
     } else if (!worker.talks() ||
                // Four: on a machine with too much to do two beats may come late.
-               seconds(now - std::max(claim.at, worker.last_heard)) > 4 * beat_s_) {
+               seconds(now - std::max(claim.at, worker.last_heard)) > 4 * pulse_.beat_s) {
       const bool blame = !claim.job.preempted && claim.job.phase != JobPhase::kVanished;
       worker.job = claim.job;
       end(worker, claim.job.reason, blame);
@@ -378,7 +376,7 @@ void Pool::watch_silence(SteadyTime now) {
       continue;
     }
     const double silent = seconds(now - worker.last_heard);
-    if (silent < silence_s_) continue;
+    if (silent < pulse_.silence_s) continue;
     log::warning("worker {} has been silent for {}; it is replaced", id, format_duration(silent));
     cancel_job(worker);
     end(worker, fmt::format("silent for {}", format_duration(silent)), true);
@@ -461,22 +459,20 @@ void Pool::bury(PoolWorker& worker) {
   worker.report.busy_s = static_cast<double>(worker.busy_ns) * 1e-9;
   worker.report.up_s = seconds(steady_clock::now() - std::max(worker.started, run_began_));
   past_workers_.push_back(worker.report);
-  if (worker.failed_start) {
-    const std::string& node = worker.host.empty() ? worker.job.node : worker.host;
-    start_failed({.node = node_name(node),
+  if (worker.failed_start)
+    start_failed({.node = node_of(worker),
                   .what = worker.reason,
                   .tail = worker.log_tail,
                   .connected = worker.pid != 0});
-  }
   listener_.on_lost(worker, worker.blame);
 }
 
 void Pool::ping(SteadyTime now) {
-  if (seconds(now - last_ping_) < beat_s_ / 2) return;
+  if (seconds(now - last_ping_) < pulse_.beat_s / 2) return;
   last_ping_ = now;
   for (auto& [id, worker] : workers_)
     if (worker.phase != Phase::kStarting && worker.phase != Phase::kDying &&
-        seconds(now - worker.last_sent) >= beat_s_ / 2)
+        seconds(now - worker.last_sent) >= pulse_.beat_s / 2)
       send(worker, wire::encode(wire::Ping{}));
 }
 

@@ -24,6 +24,7 @@
 #include "tutti/parallel/client.h"
 #include "tutti/parallel/run/backend_thread.h"
 #include "tutti/parallel/run/driver_socket.h"
+#include "tutti/parallel/run/pulse.h"
 #include "tutti/parallel/run/schedule.h"
 #include "tutti/parallel/run/start_ledger.h"
 
@@ -150,8 +151,7 @@ class Pool {
 
   // constant after construction
   const Options options_;
-  const double beat_s_;
-  const double silence_s_;
+  const Pulse pulse_;
   DriverSocket& socket_;
   Mailbox& mailbox_;
   PoolListener& listener_;

@@ -30,7 +30,6 @@ std::string count_workers(std::size_t up, std::size_t there) {
 std::string Progress::line(const RunReport& report, std::uint64_t total,
                            std::uint64_t done_before) {
   const std::uint64_t done = done_before + report.done;
-  const double rate = report.seconds > 0 ? static_cast<double>(report.done) / report.seconds : 0;
   std::size_t up = 0, there = 0;
   double busiest = 0;
   double idlest = 1;
@@ -46,7 +45,7 @@ std::string Progress::line(const RunReport& report, std::uint64_t total,
       "{}/{} items ({:.0f} %)", done, total,
       total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0);
   if (report.failed > 0) text += fmt::format(", {} failed", report.failed);
-  text += fmt::format(", {}, {}", rate_and_rest(rate, total - std::min(total, done)),
+  text += fmt::format(", {}, {}", rate_and_rest(report.rate, total - std::min(total, done)),
                       count_workers(up, there));
   if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
   if (!report.waiting.empty()) text += ", " + report.waiting;

@@ -21,11 +21,12 @@ namespace {
 constexpr const char* kProvider = "tutti.CommandProvider";
 constexpr const char* kRunner = "tutti.CommandRunner";
 
+constexpr std::size_t kMostOfStderr = 64 << 10;  // is kept of an item's
+
 // What an item that went well wrote to stderr, onto ours; one write, so that words of several workers
 // do not mix. What a failed item wrote is its story.
 void pass_on(std::uint64_t index, std::string_view words) {
-  constexpr std::size_t kMost = 64 << 10;
-  if (words.size() > kMost) words.remove_prefix(words.size() - kMost);
+  if (words.size() > kMostOfStderr) words.remove_prefix(words.size() - kMostOfStderr);
   try {
     write_all(STDERR_FILENO,
               fmt::format("item {} wrote to stderr:\n{}{}", index, words,
@@ -64,17 +65,22 @@ class ItemCommandRunner : public BaseRunner {
                                   : env.has("shipped")
                                       ? env.get<std::vector<std::string>>("shipped").at(index)
                                       : std::string_view(number);
-    Command command = env.get<CommandTemplate>("command").for_item(item, index);
+    const auto& line = env.get<CommandTemplate>("command");
+    Command command = line.for_item(item, index);
     command.capture_limit = std::size_t{2} << 30;
     command.own_group = false;  // so that the worker's end, however it comes, is its end too
     CommandResult result = run_command(command);
     end_children_except(env.get<std::vector<pid_t>>("children"));  // what it left behind
-    // A scheduler that ends a job sends these to all of its processes, to the command perhaps a
-    // moment before the worker. A shell tells of its command's end as 128 + the signal.
-    for (const int signal : {SIGTERM, SIGKILL})
-      if (result.signal == signal || result.exit_code == 128 + signal)
-        throw CommandTerminated(result.describe());
-    if (!result.ok()) throw TaskError(result.describe());
+    if (!result.ok()) {
+      result.command = line.describe(item, index);  // not as it was rewritten for the shell
+      const std::string story = result.describe(kMostOfStderr);
+      // A scheduler that ends a job sends these to all of its processes, to the command perhaps a
+      // moment before the worker. A shell tells of its command's end as 128 + the signal.
+      for (const int signal : {SIGTERM, SIGKILL})
+        if (result.signal == signal || result.exit_code == 128 + signal)
+          throw CommandTerminated(story);
+      throw TaskError(story);
+    }
     if (result.truncated)
       throw TaskError("the output is larger than 2 GiB", "write it to a file and print the name");
     if (!result.err.empty()) pass_on(index, result.err);

@@ -557,7 +557,7 @@ bool uses_item(const std::vector<std::string>& words) {
 }
 
 CommandTemplate::CommandTemplate(std::vector<std::string> words, bool items_are_numbers)
-    : words_(std::move(words)) {
+    : typed_(std::move(words)), words_(typed_) {
   const bool shell_line =
       words_.size() == 1 && words_[0].find_first_of(" \t\n") != std::string::npos;
   if (shell_line) words_.insert(words_.begin(), {"/bin/sh", "-c"});
@@ -590,6 +590,15 @@ Command CommandTemplate::for_item(std::string_view item, std::uint64_t index) co
     if (std::find(variables_.begin(), variables_.end(), place.variable) != variables_.end())
       command.env[std::string(place.variable)] = place.of(item);
   return command;
+}
+
+std::string CommandTemplate::describe(std::string_view item, std::uint64_t index) const {
+  if (words_.size() != typed_.size()) return typed_[0];  // a line for the shell
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < typed_.size(); ++i)
+    words.push_back(shell_quote(
+        is_script_[i] ? typed_[i] : fill(typed_[i], item, std::to_string(index), false)));
+  return join(words, " ");
 }
 
 }  // namespace tutti::parallel

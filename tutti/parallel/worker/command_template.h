@@ -31,8 +31,11 @@ class CommandTemplate {
   CommandTemplate(std::vector<std::string> words, bool items_are_numbers);
   // argv and env. REQUIRES: no NUL in the item.
   Command for_item(std::string_view item, std::uint64_t index) const;
+  // The command for people: as the user typed it, with the item where no shell reads it.
+  std::string describe(std::string_view item, std::uint64_t index) const;
 
  private:
+  std::vector<std::string> typed_;  // by the user
   std::vector<std::string> words_;
   std::vector<bool> is_script_;              // per word: references in place of the item
   std::vector<std::string_view> variables_;  // that its scripts refer to
