@@ -3,15 +3,26 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <thread>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+
+static std::atomic<int> num_polls{0};  // calls of poll(2) by this program
+
+extern "C" int poll(pollfd* fds, nfds_t count, int limit_ms) {
+  ++num_polls;
+  const timespec limit{limit_ms / 1000, limit_ms % 1000 * 1000000L};
+  return ::ppoll(fds, count, limit_ms < 0 ? nullptr : &limit, nullptr);
+}
 
 namespace tutti {
 namespace {
@@ -117,6 +128,17 @@ TEST(RunCommand, LeaksNoDescriptors) {
   const UniqueFd leaky(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC on purpose
   const auto result = run_command({.argv = {"sh", "-c", "ls /proc/self/fd | wc -l"}});
   EXPECT_EQ(std::stoi(result.out), 4) << "0, 1, 2 and the folder ls reads";
+}
+
+// With a look every 20 ms most commands would seem to take that long.
+TEST(RunCommand, TheEndOfACommandIsWaitedForAndNotLookedForAgainAndAgain) {
+  if (!UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0U))))
+    GTEST_SKIP() << "a kernel before 5.3";
+  num_polls = 0;
+  const auto result = run_command({.argv = {"sh", "-c", "exec >&- 2>&-; sleep 0.5"}});
+  EXPECT_TRUE(result.ok());
+  EXPECT_GT(num_polls.load(), 0) << "it waits in another way";
+  EXPECT_LE(num_polls.load(), 6);
 }
 
 TEST(RunCommand, EnvironmentIsAddedAndRemoved) {

@@ -136,6 +136,23 @@ TEST_P(OtherUser, AnUntouchedRunDoesItsItemsAndItsFoldersAreItsOwn) {
   EXPECT_NE(as(other_, {"mv", (out_ / "logs").string(), (out_ / "gone").string()}).exit_code, 0);
 }
 
+TEST_P(OtherUser, NothingSecretIsInAScriptOrOnACommandLine) {
+  if (GetParam()) GTEST_SKIP() << "nobody is talked to there, so there are no keys";
+  Process driver = submit();
+  const std::string key = read_file(out_ / ".tutti" / "keys" / "0");
+  ASSERT_GE(key.size(), 40U);
+  EXPECT_EQ(mode_of(out_ / ".tutti" / "keys" / "0"), 0600U);
+  EXPECT_EQ(mode_of(out_ / ".tutti" / "keys"), 0700U);
+  EXPECT_NE(as(other_, {"cat", (out_ / ".tutti" / "keys" / "0").string()}).exit_code, 0);
+  EXPECT_THAT(read_file(script()), ::testing::Not(HasSubstr(key)));
+  Process job = Process::start(command_as(me_, {"timeout", "25", "bash", script()}));
+  EXPECT_TRUE(wait_until([&] {
+    for (const pid_t pid : all_pids())
+      EXPECT_THAT(proc_text(pid, "cmdline"), ::testing::Not(HasSubstr(key))) << pid;
+    return ran();
+  }));
+}
+
 TEST_P(OtherUser, FilesOfAnotherUserAreRefusedByTheWorker) {
   Process driver = submit();
   ASSERT_EQ(::chown(trusted().c_str(), static_cast<uid_t>(other_), kGroup), 0);

@@ -96,5 +96,30 @@ TEST(SshHosts, ThatNeverAnswerEndTheRunWithSshsWords) {
             "no1.invalid\nno1.invalid\nno2.invalid\nno2.invalid\n");
 }
 
+TEST(SshHosts, ABrokenOneIsNamedAndItsWorkersStartElsewhere) {
+  const TempFolder folder("ssh-hosts");
+  const std::string calls = (folder.path() / "calls").string();
+  make_folders(folder.path() / "bin");
+  write_file_atomic(folder.path() / "bin" / "ssh",
+                    "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\necho \"$2\" >>" + calls +
+                        "\n[ \"$2\" = bad.site ] && { echo no disk; exit 7; }\nexec sh -c \"$3\"\n",
+                    0755);
+  const auto config = folder.path() / "conf.yaml";
+  write_file_atomic(config,
+                    "parallel:\n  env: ssh\n  n_workers: 2\n"
+                    "  options: {hosts: [bad.site, good.site]}\n");
+  // The run is not over before the second worker has been asked for again.
+  Command command{
+      .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", "3",
+               "--output_dir", (folder.path() / "out").string(), "--", "sh", "-c",
+               "until [ $(grep -c good " + calls + ") -ge 2 ]; do sleep 0.05; done; echo {}"},
+      .timeout = std::chrono::seconds(100)};
+  command.env["PATH"] = (folder.path() / "bin").string() + ":" + std::getenv("PATH");
+  const auto run = run_command(command);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, ::testing::HasSubstr("1 start of workers failed: bad.site 1 of 1"));
+  EXPECT_EQ(read_file(calls), "bad.site\ngood.site\ngood.site\n");
+}
+
 }  // namespace
 }  // namespace tutti::parallel

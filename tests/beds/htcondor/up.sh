@@ -94,11 +94,12 @@ C
 for ((i = 1; i <= NODES; i++)); do mkdir -p "$R/var/lib/condor/execute/node$i"; done
 ids=$(awk -F: '$1=="condor"{print $3 ":" $4}' "$R/etc/passwd")
 chown -R "$ids" "$R"/var/{lock,run,spool,log}/condor "$R/var/lib/condor"; chmod 755 "$R"/var/lib/condor/execute{,/*} "$R/var/log/condor"
-# as-user COMMAND...: in the pool's namespaces, in the same working folder, as the user
+# as-user COMMAND...: in the pool's namespaces, in the same working folder, as the user; TUTTI_BED_SHIMS: a folder of commands to find first
 cat >"$BED/as-user" <<C
 #!/bin/sh
 exec nsenter -t \$(cat $BED/run/init.pid) -m -p -r --wdns="\$PWD" /usr/bin/setpriv --reuid=$(id -u tutticondor) --regid=$(id -g tutticondor) --clear-groups \\
-  /usr/bin/env -u LD_PRELOAD LD_LIBRARY_PATH=$BED/lib HOME=$BED USER=tutticondor LOGNAME=tutticondor PATH=/usr/bin:/bin:/usr/sbin:/sbin "\$@"
+  /usr/bin/env -u LD_PRELOAD LD_LIBRARY_PATH=$BED/lib HOME=$BED USER=tutticondor LOGNAME=tutticondor \\
+  "PATH=\${TUTTI_BED_SHIMS:+\$TUTTI_BED_SHIMS:}/usr/bin:/bin:/usr/sbin:/sbin" "\$@"
 C
 chmod +x "$BED/as-user"
 if ! alive "$BED/run/init.pid"; then

@@ -98,7 +98,7 @@ TEST(KubeAnswers, ReasonsAreInWords) {
       "," +
       pod("1", "1",
           R"({"phase":"Pending","containerStatuses":[{"state":{"waiting":{"reason":"ImagePullBackOff","message":"Back-off pulling image x"}}}]})") +
-      "," + pod("2", "1", R"({"phase":"Running"})") + "," +
+      "," + pod("2", "1", R"({"phase":"Running"},"spec":{"nodeName":"node7"})") + "," +
       pod("3", "1",
           R"({"phase":"Failed","containerStatuses":[{"state":{"terminated":{"exitCode":137,"reason":"OOMKilled"}}}]})") +
       "," + pod("4", "1", R"({"phase":"Failed","reason":"Evicted","message":"disk"})") + "," +
@@ -108,6 +108,7 @@ TEST(KubeAnswers, ReasonsAreInWords) {
   EXPECT_EQ(states.at(1).phase, JobPhase::kFailed);
   EXPECT_THAT(states.at(1).reason, HasSubstr("Back-off pulling image x"));
   EXPECT_EQ(states.at(2).phase, JobPhase::kRunning);
+  EXPECT_EQ(states.at(2).node, "node7") << "what the scheduler can be told to avoid";
   EXPECT_THAT(states.at(3).reason, HasSubstr("OOMKilled"));
   EXPECT_EQ(states.at(4).phase, JobPhase::kEnded) << "the newest pod of an index counts";
   EXPECT_EQ(states.size(), 5U);

@@ -19,6 +19,13 @@ std::string options_block(const std::string& head, int n_workers, const Options&
          (text + more).substr(2) + "}}";
 }
 
+// A program that runs `line` and then becomes ours, for backends whose jobs have no prologue.
+std::string worker_program(const std::filesystem::path& folder, const std::string& line) {
+  const auto path = folder / "worker-program";
+  write_file_atomic(path, "#!/bin/sh\n" + line + "\nexec " TUTTI_BIN_DIR "/tutti \"$@\"\n", 0755);
+  return path.string();
+}
+
 std::string or_else(const std::string& text, const std::string& otherwise) {
   return text.empty() ? otherwise : text;
 }
@@ -189,6 +196,10 @@ std::function<void()> HTCondor::take_a_node_down(const std::filesystem::path&) c
     }));
   };
 }
+std::string HTCondor::prologue_block(int n_workers, const std::string& line) const {
+  return block(n_workers, ", job_script_prologue: ['export LD_LIBRARY_PATH=" +
+                              (bed_ / "lib").string() + "', '" + line + "']");
+}
 // HTCondor has no walltime: workers are told how long they may live.
 std::string HTCondor::short_lived_block(int n_workers) const {
   return block(n_workers, ", worker_extra_args: ['--lifetime', 6s, '--lifetime-stagger', 1s]");
@@ -214,6 +225,16 @@ std::function<void()> Ssh::take_a_node_down(const std::filesystem::path&) const 
     sh("ip link set tutv3 up; BED=" + bed_.string() + " " +
        TUTTI_SOURCE_DIR "/tests/beds/ssh/up.sh");
   };
+}
+
+// A connection ends; the next one is the command that may hang.
+void Ssh::provoke_a_query(const std::filesystem::path& out) const {
+  const auto workers = worker_pids(out);
+  ASSERT_FALSE(workers.empty());
+  ::kill(workers.front(), SIGKILL);
+}
+std::string Ssh::prologue_block(int n_workers, const std::string& line) const {
+  return block(n_workers, ", remote_program: " + worker_program(folder_.path(), line));
 }
 
 // ---- Kubernetes
@@ -242,6 +263,9 @@ bool Kube::queue_is_empty() const {
   return sh("kubectl get pods --no-headers "
             "--field-selector=status.phase!=Succeeded,status.phase!=Failed 2>/dev/null")
       .empty();
+}
+std::string Kube::prologue_block(int n_workers, const std::string& line) const {
+  return block(n_workers, ", worker_command: " + worker_program(folder_.path(), line));
 }
 // The node falls silent: its pods are deleted when it is found out.
 std::function<void()> Kube::take_a_node_down(const std::filesystem::path&) const {

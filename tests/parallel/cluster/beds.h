@@ -37,10 +37,13 @@ class ClusterBed : public BedTest {
   virtual std::function<void()> take_a_node_down(const std::filesystem::path& /*out*/) const {
     return {};
   }
-  // The commands that ask for the state of jobs; none: there is nobody to ask, or only one command
-  // for everything.
-  virtual std::vector<std::string> query_commands() const { return {}; }
-  // Jobs run this shell line before their workers; empty: they cannot.
+  // The commands that ask for the state of jobs, or, where there is nobody to ask, start workers.
+  virtual std::vector<std::string> query_commands() const = 0;
+  // Which of their calls may hang: a pattern of the shell for all arguments.
+  virtual std::string query_pattern() const { return "*"; }
+  // Makes the driver call them, where it would not by itself.
+  virtual void provoke_a_query(const std::filesystem::path& /*out*/) const {}
+  // Jobs run this shell line before their workers.
   virtual std::string prologue_block(int n_workers, const std::string& line) const {
     return block(n_workers, ", job_script_prologue: ['" + line + "']");
   }
@@ -124,7 +127,10 @@ class HTCondor : public ClusterBed {
   std::string cancel_line(const std::string& job) const override {
     return (bed_ / "as-user").string() + " condor_rm " + job;
   }
-  std::string prologue_block(int, const std::string&) const override { return ""; }  // has its own
+  std::vector<std::string> query_commands() const override {
+    return {"condor_q", "condor_history"};
+  }
+  std::string prologue_block(int n_workers, const std::string& line) const override;
   std::string requeue_line(const std::string& job) const override {
     return (bed_ / "as-user").string() + " condor_vacate_job " + job;
   }
@@ -141,7 +147,9 @@ class Ssh : public ClusterBed {
                     const std::string& walltime = "") const override;
   std::vector<Refusal> refusals() const override;
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
-  std::string prologue_block(int, const std::string&) const override { return ""; }
+  std::vector<std::string> query_commands() const override { return {"ssh"}; }
+  void provoke_a_query(const std::filesystem::path& out) const override;
+  std::string prologue_block(int n_workers, const std::string& line) const override;
   std::string short_lived_block(int) const override { return ""; }
 };
 
@@ -215,7 +223,9 @@ class Kube : public ClusterBed {
   std::string cancel_line(const std::string& job) const override {
     return "kubectl delete --wait=false pod " + job;
   }
-  std::string prologue_block(int, const std::string&) const override { return ""; }
+  std::vector<std::string> query_commands() const override { return {"kubectl"}; }
+  std::string query_pattern() const override { return "*get*"; }
+  std::string prologue_block(int n_workers, const std::string& line) const override;
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int) const override { return ""; }
 };

@@ -174,6 +174,7 @@ std::map<int, QueueState> parse_kube_pods(std::string_view out) {
     const Json status = pod.value("status", Json::object());
     const std::string phase = text_at(status, "phase");
     QueueState state;
+    state.node = text_at(pod.value("spec", Json::object()), "nodeName");
     std::string why = text_at(status, "reason");  // "Evicted", "Preempting", "NodeLost"
     const std::string message = text_at(status, "message");
     if (phase == "Succeeded") {
@@ -296,6 +297,7 @@ class KubeBackend final : public Backend {
           pod.phase = found->second.phase;
           pod.reason = found->second.reason;
           pod.preempted = found->second.preempted;
+          if (!found->second.node.empty()) pod.node = found->second.node;
         }
         out.push_back(pod);
       }

@@ -246,7 +246,8 @@ class SshBackend final : public Backend {
             .phase = phase,
             .reason = std::move(reason),
             .log = std::filesystem::exists(worker_log, none) ? worker_log : job.log,
-            .worker_ids = job.worker_ids};
+            .worker_ids = job.worker_ids,
+            .node = settings_.hosts[job.host].name};
   }
 
   void start(Job& job) {
