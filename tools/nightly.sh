@@ -32,8 +32,8 @@ step fuzz ./run fuzz "${FUZZ:-60}"
 read -ra matrix <<<"${MATRIX:-}"
 ONLY=${ROWS:-} step matrix ./run matrix "${matrix[@]}"
 ONLY=${KINDS:-} step chaos ./run chaos "${MINUTES:-90}"
-step debian12 ./run debian12 test
-step debian13 ./run debian13 test
+TUTTI_WARNINGS=error step debian12 ./run debian12 test
+TUTTI_WARNINGS=error step debian13 ./run debian13 test
 
 printf '| step | result | time | in its words |\n|---|---|---|---|\n'
 printf '%s\n' "${rows[@]}"

@@ -5,13 +5,14 @@
   machine_state.py compare FILE    after the last has gone: prints what is new and ends with 1, or ends with 0
 
 Looked at: processes of schedulers and whatever has a bed's folder as program, working folder, root, open file or argument;
-mounts, network namespaces, links, routes, lines in /etc, folders in /tmp. Not looked at: what a campaign (tests/chaos) beside it has.
+mounts, network namespaces, links, routes, lines in /etc, folders in /tmp. Not looked at: what a campaign (tests/chaos) or the ordinary
+tests (two_hosts.h) beside it have.
 """
 import glob, json, os, re, subprocess, sys, tempfile, time
 
 MARKS = ("tutti-bed-", "/.cache/htcondor/root", "/.cache/kube/")
 CAMPAIGN = "tutti-chaos-"
-CAMPAIGN_NETWORK = re.compile(r"\b(ch\d+(h|v|br)\d|chaos\d+-\d+[ab])\b")
+NETWORK_OF_OTHERS = re.compile(r"\b(ch\d+(h|v|br)\d|chaos\d+-\d+[ab]|tutti\d+[ab])\b")
 DAEMONS = ("slurm", "munged", "sge_", "condor_", "Almighty", "oar", "kube", "etcd", "postgres")
 
 
@@ -77,7 +78,7 @@ def state():
         found[line[:200]] = 1
     for name in glob.glob(os.path.join(tempfile.gettempdir(), "tutti-bed-*")):
         found["folder " + name] = 1
-    return {line: 1 for line in found if not CAMPAIGN_NETWORK.search(line)}
+    return {line: 1 for line in found if not NETWORK_OF_OTHERS.search(line)}
 
 
 def main():

@@ -9,13 +9,15 @@
   KEEP=1                           keeps the folders of failures
 
 Each run begins, every few seconds something evil is done to it, and when it ends early it is started again as a person would do
-it. After each: the result is the bytes of an undisturbed run, or the program refused and named what is damaged; items were run
-again within what leases allow; no process, mount or temporary file is left. A failure prints the seed that repeats its run."""
+it. After each: the result is the bytes of an undisturbed run (where the program refused and named what is damaged: after doing as
+it said); items were run again within what leases allow; no process, mount, network namespace or temporary file is left. A failure
+prints the seed that repeats its run."""
 import os, random, shutil, signal, subprocess, sys, tempfile, threading, time
 import beds, evil, machine, runs
 
 ATTEMPTS = 8
-RESUMABLE = {3, 4, 5, 6, 7, 85, 130}  # documented exit codes that a disturbed run may end with
+PLAN = (3, 8)  # evil things of a run
+RESUMABLE = {3, 4, 5, 6, 7, 85, 130, 137, 143}  # documented exit codes that a disturbed run may end with; 137, 143: of a killed rank
 STOP = threading.Event()  # somebody ends the campaign
 
 
@@ -42,7 +44,7 @@ def attempt(run, number, plan, luck, did):
         raise Failure("the campaign was ended")
     processes = run.start(number)
     while plan and any(p.poll() is None for p in processes):
-        end = time.monotonic() + luck.uniform(0.1, 1.2)
+        end = time.monotonic() + luck.uniform(*run.gap)
         while time.monotonic() < end and any(p.poll() is None for p in processes):
             time.sleep(0.02)
         if all(p.poll() is not None for p in processes):
@@ -82,44 +84,51 @@ def describe(pids):
 
 def one_run(kind, folder, shim, seed, expected, bed=None):
     """Returns (evil things done, attempts, refused, reruns), or the result where none is expected yet; raises Failure."""
-    luck = random.Random(seed)
     run = kind(folder, shim, bed)
     did = []
     try:
-        run.prepare()
-        plan = [luck.choice(kind.kinds) for _ in range(luck.randint(2, 6))] if expected is not None else []
-        number, refused = attempts(run, plan, luck, did)
-        if bed:
-            bed.heal()
-        run.wake()
-        left = machine.wait_for_none(run.folder, run.leave_seconds)
-        if left:
-            raise Failure(f"processes are left: {describe(left)}")
-        if jobs := run.left():
-            raise Failure(jobs)
-        if refused:
-            return did, number, True, 0
-        result = run.result()
-        if result is None:
-            raise Failure("ended well, but there is no result")
-        if expected is not None and result != expected:
-            raise Failure("the result has other bytes than that of an undisturbed run")
-        if run.temporary():
-            raise Failure(f"temporary files are left: {run.temporary()}")
-        # An event costs each worker what it holds: two leases of one item.
-        if hasattr(kind, "workers") and run.reruns() > 2 * kind.workers * max(1, len(did) + number):
-            raise Failure(f"{run.reruns()} items ran again")
-        return (did, number, False, run.reruns()) if expected is not None else result
+        try:
+            done = whole_run(run, random.Random(seed), expected, did)
+        finally:
+            run.calm()
+            machine.end_all(run.folder)
+            run.clean()
+        if left := run.left_on_machine():
+            raise Failure(f"left on the machine: {', '.join(left)}")
+        return done
     except Failure as failure:
         worse = Failure(f"{failure}\n    after: {'; '.join(what for _, what in did)}")
         worse.did = did
         raise worse from None
-    finally:
-        run.calm()
-        machine.end_all(run.folder)
-        run.clean()
-        if any(mount.startswith(folder + "/") for mount in machine.mounts()):
-            print(f"chaos: mounts are left below {folder}", flush=True)
+
+
+def whole_run(run, luck, expected, did):
+    run.prepare()
+    plan = [luck.choice(run.kinds) for _ in range(luck.randint(*PLAN))] if expected is not None else []
+    number, refused = attempts(run, plan, luck, did)
+    if refused:
+        run.obey()
+        run.damaged.clear()
+        number += attempts(run, [], luck, did)[0]
+    if run.bed:
+        run.bed.heal()
+    run.wake()
+    left = machine.wait_for_none(run.folder, run.leave_seconds)
+    if left:
+        raise Failure(f"processes are left: {describe(left)}")
+    if jobs := run.left():
+        raise Failure(jobs)
+    result = run.result()
+    if result is None:
+        raise Failure("ended well, but there is no result")
+    if expected is not None and result != expected:
+        raise Failure("the result has other bytes than that of an undisturbed run")
+    if run.temporary():
+        raise Failure(f"temporary files are left: {run.temporary()}")
+    # An event costs each worker what it holds: two leases of one item.
+    if hasattr(run, "workers") and run.reruns() > 2 * run.workers * max(1, len(did) + number):
+        raise Failure(f"{run.reruns()} items ran again")
+    return (did, number, refused, run.reruns()) if expected is not None else result
 
 
 def attempts(run, plan, luck, did):
@@ -138,7 +147,7 @@ def attempts(run, plan, luck, did):
             return number, False
         said = tail(run.log)
         killed = any(code in (-9, 137) for code in codes)
-        if not killed and any(code < 0 or code not in RESUMABLE | {0, 1} | set(range(129, 160)) for code in codes):
+        if not killed and any(code < 0 or code not in RESUMABLE | {0} for code in codes):
             raise Failure(f"ended with {codes}: {said}")
         if not said and not killed:
             raise Failure(f"ended with {codes} without a word")
@@ -168,7 +177,7 @@ class Campaign:
         # Guarded by the lock:
         self.lock = threading.Lock()
         self.luck, self.number, self.stop = random.Random(seed), 0, False
-        self.counts, self.table = {}, {name: [0, 0, 0, 0, 0] for name in kinds}  # runs, evil things, refused, failed, reruns
+        self.counts, self.table = {}, {name: [0, 0, 0, 0, 0, 0] for name in kinds}  # runs, evil things, refused, failed, reruns, seconds
         # An undisturbed run's result; whoever needs it first makes it.
         self.expected, self.making = {}, {name: threading.Lock() for name in kinds}
 
@@ -242,11 +251,13 @@ class Campaign:
                 self.expected[name] = one_run(self.kinds[name], folder + "-calm", self.shim, own, None, bed)
                 shutil.rmtree(folder + "-calm", ignore_errors=True)
         os.makedirs(folder)
+        began = time.monotonic()
         did, starts, refused, reruns = one_run(self.kinds[name], folder, self.shim, own, self.expected[name], bed)
+        seconds = time.monotonic() - began
         with self.lock:
-            self.count(name, did, [1, len(did), refused, 0, reruns])
-        words = "refused, naming what is damaged" if refused else f"same bytes, {reruns} items again" if reruns else "same bytes"
-        print(f"{number:4} {name}: {len(did)} evil things, {starts} starts: {words}", flush=True)
+            self.count(name, did, [1, len(did), refused, 0, reruns, seconds])
+        words = "same bytes" + (f", {reruns} items again" if reruns else "") + (", after a refusal that named what is damaged" if refused else "")
+        print(f"{number:4} {name}: {len(did)} evil things, {starts} starts, {seconds:.0f} s: {words}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 
     def count(self, name, did, row):
@@ -260,7 +271,7 @@ class Campaign:
         did = getattr(failure, "did", ())
         words = str(failure) if isinstance(failure, Failure) else f"{type(failure).__name__}: {failure}"
         with self.lock:
-            self.count(name, did, [1, len(did), 0, 1, 0])
+            self.count(name, did, [1, len(did), 0, 1, 0, 0])
             self.stop = self.stop or name not in self.expected  # not even undisturbed
         print(f"{number:4} {name}: FAILED: {words}\n    again: RUN='{name}:{own}' ./run chaos 1 {self.seed}", flush=True)
         if os.environ.get("KEEP"):
@@ -291,9 +302,9 @@ def main():
 
 
 def report(table, counts, seed):
-    print("\n| run | runs | evil things | refused | items run again | failed |\n|---|---|---|---|---|---|")
-    for name, (count, things, refused, failed, reruns) in table.items():
-        print(f"| {name} | {count} | {things} | {refused} | {reruns} | {failed} |")
+    print("\n| run | runs | evil things | refused | items run again | failed | seconds each |\n|---|---|---|---|---|---|---|")
+    for name, (count, things, refused, failed, reruns, seconds) in table.items():
+        print(f"| {name} | {count} | {things} | {refused} | {reruns} | {failed} | {seconds / max(1, count - failed):.0f} |")
     print("\n| evil thing | times |\n|---|---|")
     for kind in sorted(counts, key=counts.get, reverse=True):
         print(f"| {kind} | {counts[kind]} |")

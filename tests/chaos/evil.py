@@ -1,6 +1,6 @@
 """The evil things. Each is a function of a run and a source of luck; it returns what it did in a few words, or None when there
 was nobody to do it to. What lasts (a full disk, a stopped driver) ends by itself after a moment, through run.later()."""
-import os, signal, struct
+import os, signal
 import machine
 
 
@@ -120,14 +120,15 @@ def _damage(run, luck, what):
 
 def clock_jump(run, luck):
     seconds = luck.choice([-86400, -3600, -60, 60, 3600, 86400])
-    with open(run.clock, "r+b") as f:
-        f.write(struct.pack("q", seconds))
+    run.tell_shim(0, seconds)
     return f"clock {seconds:+} s"
 
 
 def slow_disk(run, luck):
-    run.fsync_ms = luck.choice([20, 100, 400])  # of the programs started from now on
-    return f"fsync takes {run.fsync_ms} ms"
+    ms = luck.choice([20, 100, 400])
+    run.tell_shim(1, ms)
+    run.later(luck.uniform(1, 6), lambda: run.tell_shim(1, 0))
+    return f"fsync takes {ms} ms"
 
 
 def odd_scheduler(run, luck):

@@ -14,6 +14,7 @@ MACHINE = ["clock jump", "slow fsync"]
 class Run:
     kinds = []  # evil things that make sense here
     patience = 180  # seconds without any progress, after which it hangs
+    gap = (0.1, 1.2)  # seconds between evil things
     weight = 4  # how often it is drawn, compared with others: less where a run takes minutes
     leave_seconds = 20  # until all its processes are gone
     alone = False  # nobody ends what stands still
@@ -22,14 +23,13 @@ class Run:
     def __init__(self, folder, shim, bed=None):
         self.folder, self.shim, self.bed = folder, shim, bed
         self.out = os.path.join(folder, "out")
-        self.clock = os.path.join(folder, "clock")
-        self.fsync_ms = 0
+        self.numbers = os.path.join(folder, "shim")
         self.damaged, self.timers, self.stopped = [], [], []
         self.disk = self.scheduler = None
         self.hosts = []
         os.makedirs(os.path.join(folder, "tmp"))
-        with open(self.clock, "wb") as f:
-            f.write(struct.pack("q", 0))
+        with open(self.numbers, "wb") as f:
+            f.write(struct.pack("qq", 0, 0))
 
     # --- what kinds of runs differ in
     def prepare(self):
@@ -47,8 +47,11 @@ class Run:
         """Folders with journals and checkpoints."""
         return []
 
+    def obey(self):
+        """Does as the program said when it refused to go on with what is damaged."""
+
     def reruns(self):
-        """How often items ran beyond once, and what the evil things so far may have caused at most."""
+        """How often items ran beyond once."""
         return 0
 
     def met(self):
@@ -65,7 +68,7 @@ class Run:
     # --- what they share
     def env(self):
         env = dict(os.environ, TMPDIR=os.path.join(self.folder, "tmp"), CHAOS_RUN=self.folder + "/", OMP_NUM_THREADS="1",
-                   TUTTI_SECRET="between us", CHAOS_CLOCK=self.clock, CHAOS_FSYNC_MS=str(self.fsync_ms))
+                   TUTTI_SECRET="between us", CHAOS_SHIM=self.numbers)
         if self.shim:
             env["LD_PRELOAD"] = self.shim
         return env
@@ -88,6 +91,11 @@ class Run:
                     pass
         return sorted(seen)
 
+    def tell_shim(self, place, number):
+        with open(self.numbers, "r+b") as f:
+            f.seek(8 * place)
+            f.write(struct.pack("q", number))
+
     def later(self, seconds, what):
         timer = threading.Timer(seconds, what)
         timer.daemon = True
@@ -100,7 +108,7 @@ class Run:
             if timer.is_alive():
                 timer.cancel()
                 what()
-        self.timers, self.fsync_ms = [], 0
+        self.timers = []
 
     def wake(self):
         """Where nobody is there to end a worker that stands still (no driver, or a dead driver's job: its walltime would)."""
@@ -121,13 +129,20 @@ class Run:
         return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
 
     def temporary(self):
-        return sorted(os.listdir(os.path.join(self.folder, "tmp")))
+        found = [os.path.join(at, name) for at, _, names in os.walk(self.out) for name in names if ".tmp." in name]
+        return sorted(os.listdir(os.path.join(self.folder, "tmp")) + found)
+
+    def left_on_machine(self):
+        """What is left after clean()."""
+        return sorted([mount for mount in machine.mounts() if mount.startswith(self.folder + "/")] +
+                      [host for host in self.hosts if os.path.exists("/run/netns/" + host)])
 
 
 class Map(Run):
     items = 120
     workers = 3
     parallel = "env: local"
+    force = False
     kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "SIGSTOP driver", "kill -9 item"] + DAMAGE + MACHINE
 
     def prepare(self):
@@ -136,7 +151,8 @@ class Map(Run):
         self.ran = os.path.join(self.folder, "ran")
 
     def words(self):
-        return [TUTTI, "map", "--config", "conf.yaml", "--items", str(self.items), "--output_dir", self.out, "--",
+        return [TUTTI, "map", "--config", "conf.yaml", "--items", str(self.items), "--output_dir", self.out,
+                *(["--force"] if self.force else []), "--",
                 f"echo {{index}} >>{self.ran}; sleep 0.03; echo item {{index}} | sha1sum"]
 
     def commands(self):
@@ -148,6 +164,10 @@ class Map(Run):
 
     def damageable(self):
         return [os.path.join(self.out, "journal")]
+
+    def obey(self):
+        self.force = True
+        os.remove(self.ran)
 
     def reruns(self):
         if not os.path.exists(self.ran):
@@ -312,6 +332,9 @@ class Train(Run):
     def damageable(self):
         return [os.path.join(self.out, "checkpoints")]
 
+    def obey(self):
+        shutil.rmtree(os.path.join(self.out, "checkpoints"))
+
     def met(self):
         files = glob.glob(os.path.join(self.out, "checkpoints", "*"))
         return any(os.path.getmtime(f) > self.started for f in files)
@@ -353,6 +376,7 @@ class Recipe(Run):
     """A whole small recipe: tokenizer, statistics, training with two ranks, decoding with two workers, scores."""
     kinds = ["kill -9 worker", "SIGSTOP worker", "kill -9 driver", "kill -9 rank", "SIGSTOP rank"] + MACHINE
     patience = 400
+    gap = (1, 12)  # so that training and decoding meet some, too
     weight = 1
     archive = os.path.join(os.path.dirname(ROOT), "shared/data/mini_an4.tar.gz")
     exp = "exp/training_asr_transformer/"

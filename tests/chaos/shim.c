@@ -1,5 +1,5 @@
-// Preloaded into the programs of a campaign: a disk whose fsync takes CHAOS_FSYNC_MS, and a wall clock that is wrong by the
-// seconds written (as a 64-bit number) in the file CHAOS_CLOCK, which may change while the program runs.
+// Preloaded into the programs of a campaign: a wall clock that is wrong, and a disk whose fsync takes long. The file CHAOS_SHIM has two
+// 64-bit numbers, seconds and milliseconds, which may change while the program runs.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -11,24 +11,22 @@
 #include <unistd.h>
 
 static int (*real_clock_gettime)(clockid_t, struct timespec*);
-static volatile int64_t* offset;
-static long fsync_ms;
+static volatile int64_t* numbers;
 
 __attribute__((constructor)) static void begin(void) {
   real_clock_gettime = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
-  const char* ms = getenv("CHAOS_FSYNC_MS");
-  if (ms) fsync_ms = atol(ms);
-  const char* path = getenv("CHAOS_CLOCK");
+  const char* path = getenv("CHAOS_SHIM");
   const int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (fd < 0) return;
-  void* page = mmap(0, 8, PROT_READ, MAP_SHARED, fd, 0);
-  if (page != MAP_FAILED) offset = (volatile int64_t*)page;
+  void* page = mmap(0, 16, PROT_READ, MAP_SHARED, fd, 0);
+  if (page != MAP_FAILED) numbers = (volatile int64_t*)page;
   close(fd);
 }
 
 static void wait_for_disk(void) {
-  const struct timespec time = {fsync_ms / 1000, fsync_ms % 1000 * 1000000};
-  if (fsync_ms > 0) nanosleep(&time, 0);
+  const int64_t ms = numbers ? numbers[1] : 0;
+  const struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+  if (ms > 0) nanosleep(&time, 0);
 }
 
 int fsync(int fd) {
@@ -44,7 +42,7 @@ int fdatasync(int fd) {
 int clock_gettime(clockid_t clock, struct timespec* out) {
   if (!real_clock_gettime) begin();
   const int code = real_clock_gettime(clock, out);
-  if (code == 0 && clock == CLOCK_REALTIME && offset) out->tv_sec += *offset;
+  if (code == 0 && clock == CLOCK_REALTIME && numbers) out->tv_sec += numbers[0];
   return code;
 }
 

@@ -3,13 +3,14 @@
 #   BED=/tmp/bed up.sh; ssh -F $BED/ssh_config h1 hostname
 # kill -9 $(cat $BED/run/h2.pid) pulls a host's plug; `ip link set tutv3 down` cuts its cable. Settings: HOSTS=3 NET=10.219.9
 # NAME=tut (at most eight letters; what namespaces and links are called)
+# Its users have a home of their own: a .bashrc may take long, and one that is killed at it may leave a lock behind.
 # Exit code 77: cannot be had here; the reason is printed.
 set -euo pipefail
 . "$(dirname "$0")/../common.sh"
 HOSTS=${HOSTS:-3} NET=${NET:-10.219.9} NAME=${NAME:-tut}
 need_root "network namespaces"
 need_packages openssh-server openssh-client iproute2
-mkdir -p "$BED"/{keys,run,log} /run/sshd
+mkdir -p "$BED"/{keys,run,log,home} /run/sshd
 chmod 700 "$BED/keys"; echo "$NAME" >"$BED/name"
 [ -e "$BED/keys/id" ] || ssh-keygen -q -t ed25519 -N '' -C bed -f "$BED/keys/id"
 [ -e "$BED/keys/host" ] || ssh-keygen -q -t ed25519 -N '' -C bed-host -f "$BED/keys/host"
@@ -26,6 +27,7 @@ MaxStartups 100
 MaxSessions 100
 UseDNS no
 PrintMotd no
+SetEnv HOME=$BED/home
 C
 echo "* $(cut -d' ' -f1,2 "$BED/keys/host.pub")" >"$BED/known_hosts"
 {
