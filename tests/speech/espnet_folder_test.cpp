@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/text.h"
 #include "tutti/speech/decoding/speech2text.h"
 #include "tutti/speech/espnet/flat_config.h"
 #include "tutti/speech/loading/state_dict.h"
@@ -223,6 +224,18 @@ TEST(EspnetFolder, WhatChangesResultsIsRefusedByName) {
   EXPECT_THAT(spoiled("use_adapter: false\n", "use_adapter: true\n"), "");
   // A key of a version to come.
   EXPECT_THAT(spoiled("seed: 0", "sead: 0"), HasSubstr("warning"));
+}
+
+// espnet_keys.txt: the options of ESPnet's training programs (asr, s2t, s2t_ctc, asr_transducer) in every commit that changed
+// them from December 2020 to August 2026; each is written into config.yaml.
+TEST(EspnetFolder, AllThatEspnetHasWrittenIsKnown) {
+  const Folder folder("conformer");
+  std::string text = read_file(folder.config());
+  const std::string keys = read_file(fs::path(TUTTI_SOURCE_DIR) / "tests/speech/espnet_keys.txt");
+  for (const std::string& key : split(trim(keys), '\n'))
+    if (("\n" + text).find("\n" + key + ":") == std::string::npos) text += key + ": null\n";
+  write_file_atomic(folder.config(), text);
+  EXPECT_EQ(folder.problems(), "");
 }
 
 TEST(EspnetFolder, SaysWhatItLookedFor) {

@@ -517,6 +517,26 @@ TEST_F(Adapted, EveryPackKnowsHowToGoOn) {
   EXPECT_TRUE(fs::exists(here() / "exp/adapted/model_pack/adapt.yaml"));
 }
 
+// Their own task's search is not that of task asr, of which every pack is one.
+TEST_F(Adapted, ATransducerOfItsOwnTaskIsSearchedAsBefore) {
+  prepare("rnnt_ebranchformer");
+  const auto sounds = write_sounds("asr", kMany);
+  fs::copy(here() / "all.jsonl", here() / "train.jsonl");
+  fs::copy(here() / "all.jsonl", here() / "valid.jsonl");
+  const auto trained =
+      run({"train", "--config", "pack/adapt.yaml", "trainer.accelerator=cpu", "optimizer.lr=1e-12",
+           "trainer.max_epochs=1", "dataloader.train.iter_factory.num_workers=0",
+           "dataloader.valid.iter_factory.num_workers=0"});
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  const auto packed = run({"pack_model", "--config", "pack/adapt.yaml"});
+  ASSERT_TRUE(packed.ok()) << packed.describe();
+  const auto said = decode(folder_of("rnnt_ebranchformer").string(), sounds);
+  EXPECT_EQ(decode("exp/adapted/model_pack", sounds), said);
+  std::vector<std::string> other = {"transducer_conf={search_type: greedy}"};
+  other.insert(other.end(), sounds.begin(), sounds.end());
+  EXPECT_NE(decode("exp/adapted/model_pack", other), said);
+}
+
 TEST_F(Adapted, MistakesAreNamedBeforeTraining) {
   const auto expect = [&](const std::string& keys, int code, const std::string& words) {
     const auto result = train(keys);
@@ -537,15 +557,22 @@ TEST_F(Adapted, MistakesAreNamedBeforeTraining) {
 
 // One step of plain gradient descent without dropout: the losses before and after it are ESPnet's.
 TEST_F(Adapted, AStepOfFineTuningLeadsWhereEspnetGoes) {
-  for (const std::string family : {"conformer", "ctc", "owsm"}) {
+  for (const std::string family : {"conformer", "ctc", "owsm", "transducer", "rnnt_conformer",
+                                   "rnnt_ebranchformer", "rnnt_branchformer"}) {
     prepare(family);
     const Json lesson = expected_of(family)["lesson"];
     std::vector<std::string> words = {"optimizer.lr=0.002", "scheduler=null",
                                       "trainer.gradient_clip_val=null"};
-    for (const std::string part : {"encoder_conf", "decoder_conf"})
-      for (const char* rate : {"dropout_rate", "positional_dropout_rate"})
-        if (family != "ctc" || part == "encoder_conf")
-          words.push_back("model." + part + "." + rate + "=0");
+    std::vector<std::string> rates = {"encoder_conf.dropout_rate",
+                                      "encoder_conf.positional_dropout_rate"};
+    if (family == "rnnt_ebranchformer")
+      rates.push_back("decoder_conf.embed_dropout_rate");
+    else if (family == "transducer" || family.starts_with("rnnt"))
+      rates.insert(rates.end(), {"decoder_conf.dropout", "decoder_conf.dropout_embed"});
+    else if (family != "ctc")
+      rates.insert(rates.end(),
+                   {"decoder_conf.dropout_rate", "decoder_conf.positional_dropout_rate"});
+    for (const std::string& rate : rates) words.push_back("model." + rate + "=0");
     const bool is_s2t = family == "owsm";
     const auto trained =
         train("init_param: pack\n", is_s2t ? "s2t.S2TTask" : "asr.ASRTask",

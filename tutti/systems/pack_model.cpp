@@ -95,10 +95,15 @@ std::string readme(const StageContext& context, const fs::path& inference_dir,
   return text + "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n" + rows;
 }
 
-// The search settings behind the error rates: what `tutti infer --model` begins with.
-void copy_decoding(const fs::path& inference_dir, const fs::path& folder) {
-  const fs::path from = inference_dir / kPackedDecoding;
-  if (fs::exists(from)) write_file_atomic(folder / kPackedDecoding, read_file(from));
+// The search settings behind the error rates: what `tutti infer --model` begins with. A model that was adapted and not
+// decoded yet is searched as the pack it began with.
+fs::path decoding_of(const fs::path& inference_dir, const config::Node& trained) {
+  const fs::path own = inference_dir / kPackedDecoding;
+  const config::Node begin = trained["init_param"];
+  const config::Node first = begin.is_scalar() ? begin : begin[0];
+  if (fs::exists(own) || !first.is_scalar()) return own;
+  const fs::path source = first.raw();
+  return is_pack(source) ? source / kPackedDecoding : own;
 }
 
 // What a pack's config says; places and who computed are left behind.
@@ -167,8 +172,10 @@ Fingerprint pack_inputs(const StageContext& context) {
     if (config.contains(where) && config[where].is_string())
       inputs.add_file(pointer, config[where].get<std::string>());
   }
-  for (const char* file : {kPackedDecoding, "metrics.json", kMeasuredWeights})
-    inputs.add_file(file, inference_folder(context, exp_dir) / file);
+  const fs::path inference_dir = inference_folder(context, exp_dir);
+  inputs.add_file(kPackedDecoding, decoding_of(inference_dir, trained));
+  for (const char* file : {"metrics.json", kMeasuredWeights})
+    inputs.add_file(file, inference_dir / file);
   return inputs;
 }
 
@@ -192,7 +199,8 @@ void pack_model(const StageContext& context) {
   forget_places(config, fs::absolute(context.folder("recipe_dir")).lexically_normal());
   copy_weights(weights, made / kPackedWeights);
   const fs::path inference_dir = inference_folder(context, exp_dir);
-  copy_decoding(inference_dir, made);
+  if (const fs::path from = decoding_of(inference_dir, trained); fs::exists(from))
+    write_file_atomic(made / kPackedDecoding, read_file(from));
   write_file_atomic(made / "README.md", readme(context, inference_dir, weights));
   write_file_atomic(made / kPackedConfig, config::to_yaml(config::from_json(config)));
   if (const std::string adapt = adapt_config(config); !adapt.empty())

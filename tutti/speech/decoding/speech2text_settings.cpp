@@ -13,6 +13,7 @@ config::Schema<TransducerConf> transducer_schema(const char* name) {
           "default (greedy for beam_size 1), beam (best first for any) or greedy",
           {.one_of = {"default", "beam", "greedy"}});
   s.field("score_norm", &T::score_norm, "order alternatives by score per token");
+  s.refused("score_norm_during", {"false"}, "leave it out: scores are divided at the end only");
   for (const char* key : {"max_sym_exp", "u_max", "nstep", "prefix_alpha", "expansion_gamma",
                           "expansion_beta", "multi_blank_durations", "multi_blank_indices"})
     s.field(key, &T::of_searches, "of other searches; without effect");
@@ -28,15 +29,20 @@ void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
   s.refused("token_type", {}, "leave it out: the model's own config says it");
   for (const char* key : {"lang_prompt_token", "nlp_prompt_token", "prompt_token_file"})
     s.refused(key, {}, "leave it out");
-  for (const char* key : {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar",
-                          "hugging_face_decoder", "quantize_asr_model", "quantize_s2t_model",
-                          "quantize_lm", "lid_prompt", "generate_interctc_outputs"})
+  for (const char* key :
+       {"streaming", "time_sync", "multi_asr", "enh_s2t_task", "partial_ar", "sot_asr",
+        "hugging_face_decoder", "quantize_asr_model", "quantize_s2t_model", "quantize_lm",
+        "lid_prompt", "generate_interctc_outputs"})
     s.refused(key, {"false"}, "leave it out");
+  // Names of OWSM's first year.
+  s.refused("category_sym", {}, "write lang_sym");
+  s.refused("time_sym", {"<notimestamps>"}, "write predict_time: true");
   // Without an n-gram model its weight weighs nothing; attention takes the fastest way anyway.
   for (const char* key :
        {"ngram_weight", "ngram_scorer", "use_flash_attn", "quantize_modules", "quantize_dtype",
         "max_seq_len", "threshold_probability", "max_mask_parallel", "decoding_window",
-        "left_context", "return_decoded_hyp"})
+        "left_context", "right_context", "chunk_size", "display_hypotheses", "return_decoded_hyp",
+        "hugging_face_decoder_conf", "hugging_face_decoder_max_length"})
     s.field(key, &S::espnet_only, "accepted; without effect");
 }
 

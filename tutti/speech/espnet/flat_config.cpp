@@ -32,14 +32,14 @@ const std::set<std::string_view> kModelKeys = {
 const std::set<std::string_view> kReadHere = {
     "token_type",     "bpemodel",          "use_adapter",       "save_strategy",
     "use_lora",       "preprocessor",      "preprocessor_conf", "speech_volume_normalize",
-    "save_lora_only", "joint_network_conf"};
+    "save_lora_only", "save_adapter_only", "joint_network_conf"};
 // What trained the model, fed it, or ran the program: nothing of it changes what a trained model
 // says. A *_conf of a module that is refused itself is here too.
 const std::set<std::string_view> kHarmless = {
     // augmentation, in training only
     "specaug", "specaug_conf", "rir_scp", "rir_apply_prob", "noise_scp", "noise_apply_prob",
     "noise_db_range", "short_noise_thres", "use_preprocessor", "use_lang_prompt", "use_nlp_prompt",
-    "aux_ctc_tasks", "preencoder_conf", "postencoder_conf",
+    "aux_ctc_tasks", "preencoder_conf", "postencoder_conf", "waveaug", "waveaug_conf",
     // texts of training
     "cleaner", "g2p", "non_linguistic_symbols",
     // training
@@ -60,15 +60,16 @@ const std::set<std::string_view> kHarmless = {
     "drop_last_iter", "num_iters_per_epoch", "category_sample_size", "upsampling_factor",
     "category_upsampling_factor", "dataset_upsampling_factor", "dataset_scaling_factor",
     "allow_variable_data_keys", "multi_task_dataset", "allow_multi_rates", "max_cache_size",
-    "max_cache_fd", "valid_max_cache_size", "validate_train_iter",
+    "max_cache_fd", "valid_max_cache_size", "validate_train_iter", "skip_stats_npz",
     // running
     "config", "print_config", "log_level", "dry_run", "output_dir", "ngpu", "seed", "num_workers",
     "num_att_plot", "dist_backend", "dist_init_method", "dist_world_size", "dist_rank",
     "dist_master_addr", "dist_master_port", "dist_launcher", "local_rank",
-    "multiprocessing_distributed", "unused_parameters", "sharded_ddp", "use_deepspeed",
-    "deepspeed_config", "gradient_as_bucket_view", "ddp_comm_hook", "cudnn_enabled",
-    "cudnn_benchmark", "cudnn_deterministic", "use_tf32", "collect_stats", "write_collected_feats",
-    "log_interval", "use_matplotlib", "use_tensorboard", "create_graph_in_tensorboard", "use_wandb",
+    "multiprocessing_distributed", "unused_parameters", "sharded_ddp", "ddp_sharded",
+    "use_deepspeed", "deepspeed_config", "gradient_as_bucket_view", "ddp_comm_hook",
+    "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "use_tf32", "collect_stats",
+    "write_collected_feats", "log_interval", "use_matplotlib", "use_tensorboard",
+    "create_graph_in_tensorboard", "create_graph_in_tensoarbord", "model_log_interval", "use_wandb",
     "wandb_project", "wandb_id", "wandb_entity", "wandb_name", "wandb_model_log_interval",
     "wandb_allow_val_change", "required", "version", "distributed"};
 
@@ -166,7 +167,8 @@ void check_adapters(const Node& flat, Problems& problems) {
       flat["use_adapter"].value_or<bool>(false) || flat["use_lora"].value_or<bool>(false);
   if (!used) return;
   const std::string kept = text_of(flat["save_strategy"]);
-  const bool partial = (!kept.empty() && kept != "all") || flat["save_lora_only"].value_or(false);
+  const bool partial = (!kept.empty() && kept != "all") || flat["save_lora_only"].value_or(false) ||
+                       flat["save_adapter_only"].value_or(false);
   if (partial)
     problems.add(flat["save_strategy"].defined() ? flat["save_strategy"] : flat,
                  "the weights are an adapter alone, without the model it belongs to",

@@ -154,7 +154,8 @@ void read_encoder(const Node& conf, Json& out, Problems& problems) {
                   {"rel_pos_type", "latest"},
                   {"input_layer", input_layer(conf["input_conf"], block.hidden_size, problems)},
                   {"linear_units", block.linear_size},
-                  {"causal_conv", main.dynamic_chunk_training}};
+                  {"causal_conv", main.dynamic_chunk_training},
+                  {"scale_input", false}};
   if (is_conformer) {
     encoder["macaron_style"] = true;
     encoder["cnn_module_kernel"] = block.conv_mod_kernel_size;
@@ -165,9 +166,8 @@ void read_encoder(const Node& conf, Json& out, Problems& problems) {
     encoder["use_ffn"] = encoder["macaron_ffn"] = is_extended;
     encoder["cgmlp_linear_units"] = block.linear_size;
     encoder["cgmlp_conv_kernel"] = block.conv_mod_kernel_size;
-    // A Branchformer merges without a convolution: its weights are 0 then.
     encoder["merge_conv_kernel"] =
-        is_extended ? block.depth_conv_kernel_size.value_or(block.conv_mod_kernel_size) : 1;
+        is_extended ? block.depth_conv_kernel_size.value_or(block.conv_mod_kernel_size) : 0;
   }
   out["encoder"] = is_conformer ? "conformer" : "e_branchformer";
   out["encoder_conf"] = std::move(encoder);
@@ -220,10 +220,11 @@ void read_joint(const Node& node, Json& out, Problems& problems) {
   s.field("joint_space_size", &T::joint_space_size, "width", {.min = 1});
   s.field("joint_activation_type", &T::joint_activation_type, "activation",
           {.one_of = {"tanh", "relu"}});
-  s.field("lin_dec_bias", &T::lin_dec_bias, "without it, it is 0");
+  s.field("lin_dec_bias", &T::lin_dec_bias, "a bias beside the prediction network");
   const JointConf conf = s.parse(node, problems);
   out["joint_net_conf"] = {{"joint_space_size", conf.joint_space_size},
-                           {"joint_activation_type", conf.joint_activation_type}};
+                           {"joint_activation_type", conf.joint_activation_type},
+                           {"lin_dec_bias", conf.lin_dec_bias}};
 }
 
 }  // namespace

@@ -1,8 +1,5 @@
 #include "tutti/speech/loading/transducer_names.h"
 
-#include <torch/torch.h>
-
-#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -63,25 +60,6 @@ StateDict rename_transducer_task(const StateDict& weights) {
              (is_conformer ? renamed(rest, kConformer) : renamed(rest, kBranchformer));
     }
     if (!name.empty()) out[name] = tensor;
-  }
-  for (const char* name : {"encoder.embed.out.weight", "encoder.embed.out.bias"})
-    if (const auto found = out.find(name); found != out.end())
-      found->second = found->second / std::sqrt(static_cast<double>(found->second.size(0)));
-  const auto add_zeros = [&](const std::string& name, at::IntArrayRef shape,
-                             const torch::Tensor& like) {
-    if (!out.contains(name)) out[name] = torch::zeros(shape, like.options());
-  };
-  for (std::int64_t i = 0; !is_conformer; ++i) {
-    const std::string block = "encoder.encoders." + std::to_string(i) + ".";
-    const auto merge = out.find(block + "merge_proj.weight");
-    if (merge == out.end()) break;
-    const torch::Tensor like = merge->second;
-    add_zeros(block + "depthwise_conv_fusion.weight", {like.size(1), 1, 1}, like);
-    add_zeros(block + "depthwise_conv_fusion.bias", {like.size(1)}, like);
-  }
-  if (const auto joint = out.find("joint_network.lin_dec.weight"); joint != out.end()) {
-    const torch::Tensor like = joint->second;
-    add_zeros("joint_network.lin_dec.bias", {like.size(0)}, like);
   }
   return out;
 }

@@ -78,8 +78,9 @@ struct EncoderSettings {
   std::int64_t cgmlp_linear_units = 2048;
   bool use_linear_after_conv = false;
   Activation gate_activation = Activation::kIdentity;
-  int merge_conv_kernel = 3;
-  bool causal_conv = false;  // convolutions over time see no later frames (models for streams)
+  int merge_conv_kernel = 3;  // 0: none, as in a Branchformer
+  bool causal_conv = false;   // convolutions over time see no later frames (models for streams)
+  bool scale_input = true;    // of the blocks, by the root of output_size
   double layer_drop_rate = 0.0;
   std::vector<double> stochastic_depth_rate;     // empty, or one per block
   std::vector<bool> cross_attention;             // of a prompt: empty, or one per block
@@ -117,6 +118,7 @@ struct PredictorSettings {
 struct JointSettings {
   std::int64_t joint_space_size = 256;
   Activation activation = Activation::kTanh;
+  bool predictor_bias = true;
 };
 
 struct CtcSettings {

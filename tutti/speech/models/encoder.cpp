@@ -73,8 +73,9 @@ torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& c
   const bool training = is_training();
   const double rate = settings_.positional_dropout_rate;
   // What layers add to is kept in the precision of the weights, also where products are not.
-  torch::Tensor scaled = x.to(after_norm_->weight.scalar_type()) *
-                         std::sqrt(static_cast<double>(settings_.output_size));
+  torch::Tensor scaled = x.to(after_norm_->weight.scalar_type());
+  if (settings_.scale_input)
+    scaled = scaled * std::sqrt(static_cast<double>(settings_.output_size));
   switch (settings_.positions) {
     case PositionKind::kNone:
       break;

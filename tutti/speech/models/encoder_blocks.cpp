@@ -227,9 +227,10 @@ class EBranchformerBlock final : public EncoderBlock {
     norm_mha_ = register_module("norm_mha", LayerNorm(build, size));
     norm_mlp_ = register_module("norm_mlp", LayerNorm(build, size));
     norm_final_ = register_module("norm_final", LayerNorm(build, size));
-    fusion_ = register_module(
-        "depthwise_conv_fusion",
-        Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel, settings)));
+    if (settings.merge_conv_kernel > 0)
+      fusion_ = register_module(
+          "depthwise_conv_fusion",
+          Conv1d(build, depthwise_shape(2 * size, settings.merge_conv_kernel, settings)));
     merge_proj_ = register_module("merge_proj", Linear(build, 2 * size, size));
     if (!settings.cross_attention.empty() &&
         settings.cross_attention[static_cast<std::size_t>(index)]) {
@@ -258,7 +259,9 @@ class EBranchformerBlock final : public EncoderBlock {
     const torch::Tensor local = cgmlp_->forward(x.second, context);
     const torch::Tensor both = join_dropped(global, local, context.valid_BT, rate);
     const torch::Tensor fused =
-        depthwise_conv(both, fusion_->taps(), fusion_->bias, /*residual=*/true);
+        fusion_.is_empty()
+            ? both
+            : depthwise_conv(both, fusion_->taps(), fusion_->bias, /*residual=*/true);
     // What follows the merge: a feed-forward layer, cross-attention, both or neither.
     const bool looks = !cross_attn_.is_empty() && context.memory_BSD.defined();
     const LayerNorm last = looks ? norm_cross_attn_ : norm_final_;

@@ -48,6 +48,7 @@ struct RelativeConf : CommonConf {
   bool zero_triu = false;
   std::int64_t max_pos_emb_len = 5000;
   bool causal_conv = false;
+  bool scale_input = true;
 };
 struct ConformerConf : RelativeConf {
   ConformerConf() { rel_pos_type = "legacy"; }
@@ -134,6 +135,8 @@ void add_relative(Schema<T>& s, const std::string& attention_key,
           "where legacy relative positions begin; other tables grow as needed", {.min = 1});
   s.field("causal_conv", of<T>(&RelativeConf::causal_conv),
           "convolutions over time see no later frames, as in models for streams");
+  s.field("scale_input", of<T>(&RelativeConf::scale_input),
+          "multiply the blocks' input by the root of output_size; false: as in asr_transducer");
 }
 
 template <class T>
@@ -204,7 +207,7 @@ Schema<EBranchformerConf> e_branchformer_schema(bool is_ctc = false) {
   s.field("use_ffn", &EBranchformerConf::use_ffn, "feed-forward layers");
   s.field("macaron_ffn", &EBranchformerConf::macaron_ffn, "one before the branches too");
   s.field("merge_conv_kernel", &EBranchformerConf::merge_conv_kernel,
-          "merging convolution in frames, odd", {.min = 1});
+          "merging convolution in frames, odd; 0: none, as in a Branchformer", {.min = 0});
   return s;
 }
 
@@ -288,6 +291,7 @@ EncoderSettings read_conformer(const Node& node, Problems& problems) {
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
   s.max_pos_emb_len = conf.max_pos_emb_len;
   s.causal_conv = conf.causal_conv;
+  s.scale_input = conf.scale_input;
   s.activation = activation_or_identity(conf.activation);
   s.macaron = conf.macaron_style;
   s.use_cnn_module = conf.use_cnn_module;
@@ -313,6 +317,7 @@ EncoderSettings from_e_branchformer(const Node& node, const EBranchformerConf& c
   s.zero_triu = conf.zero_triu && s.positions == PositionKind::kRelative;
   s.max_pos_emb_len = conf.max_pos_emb_len;
   s.causal_conv = conf.causal_conv;
+  s.scale_input = conf.scale_input;
   s.activation = activation_or_identity(conf.activation);
   s.use_ffn = conf.use_ffn;
   s.macaron = conf.macaron_ffn;
@@ -322,7 +327,8 @@ EncoderSettings from_e_branchformer(const Node& node, const EBranchformerConf& c
   s.gate_activation = activation_or_identity(conf.gate_activation);
   s.merge_conv_kernel = static_cast<int>(conf.merge_conv_kernel);
   check_odd(node, "cgmlp_conv_kernel", conf.cgmlp_conv_kernel, problems);
-  check_odd(node, "merge_conv_kernel", conf.merge_conv_kernel, problems);
+  if (conf.merge_conv_kernel > 0)
+    check_odd(node, "merge_conv_kernel", conf.merge_conv_kernel, problems);
   if (conf.cgmlp_linear_units % 2 != 0)
     problems.add(node["cgmlp_linear_units"], "expected an even number");
   return s;

@@ -325,6 +325,7 @@ PredictorSettings read_predictor(const std::string& name, const Node& node, Prob
 struct JointConf {
   std::int64_t joint_space_size = 256;
   std::string joint_activation_type = "tanh";
+  bool lin_dec_bias = true;
 };
 
 Schema<JointConf> joint_schema() {
@@ -332,14 +333,15 @@ Schema<JointConf> joint_schema() {
   s.field("joint_space_size", &JointConf::joint_space_size, "width", {.min = 1});
   s.field("joint_activation_type", &JointConf::joint_activation_type, "activation",
           {.one_of = {"tanh", "relu"}});
-  s.refused("lin_dec_bias", {"true"}, "remove it: there always is a bias");
+  s.field("lin_dec_bias", &JointConf::lin_dec_bias, "a bias beside the prediction network");
   return s;
 }
 
 JointSettings read_joint(const Node& node, Problems& problems) {
   const JointConf conf = joint_schema().parse(node, problems);
   return {conf.joint_space_size,
-          conf.joint_activation_type == "relu" ? Activation::kRelu : Activation::kTanh};
+          conf.joint_activation_type == "relu" ? Activation::kRelu : Activation::kTanh,
+          conf.lin_dec_bias};
 }
 
 struct CtcConf {

@@ -94,7 +94,8 @@ JointNetworkImpl::JointNetworkImpl(Build build, std::int64_t vocab_size, std::in
                                    std::int64_t predictor_size, JointSettings settings)
     : settings_(settings) {
   lin_enc_ = register_module("lin_enc", Linear(build, encoder_size, settings.joint_space_size));
-  lin_dec_ = register_module("lin_dec", Linear(build, predictor_size, settings.joint_space_size));
+  lin_dec_ = register_module(
+      "lin_dec", Linear(build, predictor_size, settings.joint_space_size, settings.predictor_bias));
   lin_out_ = register_module("lin_out", Linear(build, settings.joint_space_size, vocab_size));
 }
 
