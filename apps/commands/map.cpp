@@ -8,11 +8,14 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
+#include "apps/commands/item_times.h"
 #include "apps/commands/map_items.h"
 #include "apps/commands/ordered_output.h"
 #include "apps/commands/parallel_block.h"
@@ -77,6 +80,7 @@ struct MapArguments {
   bool async = false;
   bool quiet = false;
   bool json = false;
+  std::string times;
 };
 
 ParallelSettings read_settings(const MapArguments& arguments) {
@@ -152,6 +156,9 @@ RunOptions run_options(const MapArguments& arguments, const MapItems& items) {
   options.progress = !arguments.quiet;
   options.handle_signals = true;
   options.item_of = [&items](std::uint64_t index) { return items.name(index); };
+  if (!arguments.times.empty())
+    options.on_outcome = [times = std::make_shared<ItemTimes>(arguments.times)](
+                             const Outcome& outcome) { times->add(outcome); };
   return options;
 }
 
@@ -359,6 +366,8 @@ int run_map(int argc, char** argv) {
                "the list begins with that of the output folder: keep what is done, run the rest");
   app.add_flag("--async", arguments.async,
                "submit and leave; the workers write the results themselves");
+  app.add_option("--times", arguments.times,
+                 "a file that gets a line per item: number, worker, start, seconds, status");
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
@@ -377,6 +386,9 @@ int run_map(int argc, char** argv) {
                       arguments.force ? "leave out --force" : "add --output_dir DIR");
   if (arguments.command.empty()) throw ConfigError("map: no command", kCommandGoes);
   const ParallelSettings settings = read_settings(arguments);
+  if (settings.async && !arguments.times.empty())
+    throw ConfigError("map: --times is kept by the driver, and an asynchronous run has none",
+                      "leave out one of them");
   const MapItems items = read_item_list(arguments);
   if (const std::string blank = items.about_blank_lines(); !blank.empty() && !arguments.quiet)
     log::warning("{}", blank);

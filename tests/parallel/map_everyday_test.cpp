@@ -194,6 +194,29 @@ TEST_F(Everyday, AFolderThatWasRenamedUnderARunIsFoundAndGoesOnWhenItIsBack) {
   EXPECT_EQ(num_lines("out/results.jsonl"), 3U);
 }
 
+TEST_F(Everyday, TimesSayWhenEachItemRanAndWhere) {
+  const std::string before = sh("date +%s.%N").out;
+  ASSERT_EQ(sh("tutti map --quiet -j 1 --times t --output_dir out +parallel.on_error=skip "
+               "::: 0.1 0 no -- sleep {}")
+                .exit_code,
+            7);
+  ASSERT_EQ(sh("tutti map --quiet -j 1 --times t ::: 0 -- sleep {}").exit_code, 0);
+  const auto lines = split(std::string(trim(content("t"))), '\n');
+  ASSERT_EQ(lines.size(), 5U) << content("t");  // of both runs
+  EXPECT_EQ(lines[0], "index\tworker\tstart\tseconds\tstatus");
+  double end = std::stod(before);
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const auto fields = split(lines[i], '\t');
+    ASSERT_EQ(fields.size(), 5U);
+    EXPECT_EQ(fields[0], std::to_string((i - 1) % 3));
+    EXPECT_EQ(fields[4], i == 3 ? "failed" : "ok");
+    EXPECT_GE(std::stod(fields[2]), end - 0.001) << "one worker does one item at a time";
+    end = std::stod(fields[2]) + std::stod(fields[3]);
+  }
+  EXPECT_GE(std::stod(split(lines[1], '\t')[3]), 0.1);
+  EXPECT_EQ(sh("tutti map --async --times t --output_dir far ::: a -- echo {}").exit_code, 2);
+}
+
 TEST_F(Everyday, HelpShowsExamplesThatWork) {
   const auto help = sh("tutti map --help");
   EXPECT_EQ(help.exit_code, 0);

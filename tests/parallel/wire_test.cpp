@@ -9,14 +9,20 @@ namespace {
 
 TEST(Wire, ResultsComeBackAsTheyWere) {
   const std::string bytes = encode(
-      Results{7, {{1, ItemStatus::kOk, 900, "{\"a\":1}"}, {2, ItemStatus::kFailed, 0, "no"}}});
+      Results{7,
+              {{1, ItemStatus::kOk, 900, "{\"a\":1}", 1'700'000'000'000'000},
+               {2, ItemStatus::kFailed, 0, "no", 1'700'000'000'000'950},
+               {3, ItemStatus::kOk, 0, "", 1'600'000'000'000'000}}});  // a clock was set back
   const auto message = decode(bytes);
   ASSERT_TRUE(message);
   const auto& results = std::get<Results>(*message);
   EXPECT_EQ(results.lease, 7U);
-  ASSERT_EQ(results.records.size(), 2U);
+  ASSERT_EQ(results.records.size(), 3U);
   EXPECT_EQ(results.records[0].payload, "{\"a\":1}");
   EXPECT_EQ(results.records[1].status, ItemStatus::kFailed);
+  EXPECT_EQ(results.records[0].start_us, 1'700'000'000'000'000U);
+  EXPECT_EQ(results.records[1].start_us, 1'700'000'000'000'950U);
+  EXPECT_EQ(results.records[2].start_us, 1'600'000'000'000'000U);
 }
 
 TEST(Wire, EveryMessageSurvivesARoundTrip) {
@@ -51,7 +57,7 @@ TEST(Wire, OtherVersionsAndHugeCountsAreRefused) {
   EXPECT_FALSE(decode(bytes));
   EXPECT_FALSE(decode(encode(Lease{1, 1, {{0, kMaxLeaseItems + 1}}})));
   EXPECT_FALSE(decode(encode(Lease{1, 1, {{~0ULL, 2}}})));
-  EXPECT_FALSE(decode(std::string("TU\x01\x05\x01\xff\xff\xff\xff\x0f", 10)));
+  EXPECT_FALSE(decode(std::string("TU\x02\x05\x01\xff\xff\xff\xff\x0f", 10)));
 }
 
 TEST(Wire, RandomBytesNeverCrash) {

@@ -99,7 +99,10 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   auto last_tick = std::chrono::steady_clock::now();
   for (bool over = false; !over;) {
     if (run->pop(batch, std::chrono::milliseconds(50), over))
-      for (const Outcome& outcome : batch.outcomes) on_outcome(outcome);
+      for (const Outcome& outcome : batch.outcomes) {
+        on_outcome(outcome);
+        if (options.on_outcome) options.on_outcome(outcome);
+      }
     if (signals) {
       if (signals->count() >= 2)
         run->stop = StopRequest::kNow;

@@ -48,6 +48,8 @@ class Indices {
 inline Indices range(std::uint64_t count) { return {0, count}; }
 inline Indices range(std::uint64_t first, std::uint64_t end) { return {first, end - first}; }
 
+struct Outcome;
+
 // How one run goes; what is not set here comes from the `parallel:` block.
 struct RunOptions {
   std::uint64_t batch_size = 1;
@@ -67,8 +69,9 @@ struct RunOptions {
   std::string finisher;            // runners with an output_dir: TUTTI_REGISTER_FINISHER's name
   Json finisher_params = nullptr;  // handed to it
   bool progress = false;           // a progress line on stderr
-  bool handle_signals = false;     // SIGINT and SIGTERM drain the run
-  std::uint64_t max_buffered_bytes = 64 << 20;  // results waiting for a slow consumer
+  std::function<void(const Outcome&)> on_outcome;  // sees each as it comes, on the calling thread
+  bool handle_signals = false;                     // SIGINT and SIGTERM drain the run
+  std::uint64_t max_buffered_bytes = 64 << 20;     // results waiting for a slow consumer
 };
 
 // One finished item. The payload is valid during the callback only.
@@ -78,6 +81,7 @@ struct Outcome {
   double seconds = 0;
   int worker = -1;
   std::string_view payload;  // JSON text, an error's text, or a file name (kOkInFile)
+  double started = 0;        // Unix time by its worker's clock; 0: not known (its worker died)
   bool ok() const noexcept { return status != wire::ItemStatus::kFailed; }
 };
 

@@ -68,7 +68,8 @@ void Dispatcher::on_results(PoolWorker& worker, std::string bytes, Pool& pool) {
     const double seconds = static_cast<double>(record.run_ns) * 1e-9;
     switch (run_->schedule.report(results.lease, record.index, seconds, record.payload.size())) {
       case Verdict::kCounted:
-        batch.outcomes.push_back({record.index, record.status, seconds, worker.id, record.payload});
+        batch.outcomes.push_back({record.index, record.status, seconds, worker.id, record.payload,
+                                  static_cast<double>(record.start_us) * 1e-6});
         ++worker.report.items;
         worker.busy_ns += record.run_ns;
         if (record.status != wire::ItemStatus::kFailed) break;

@@ -206,14 +206,16 @@ bool read(Reader& in, EnvFailed& m) {
 }
 bool read(Reader& in, Results& m) {
   std::uint64_t count = 0;
-  // A record takes at least four bytes, so a huge count cannot make us allocate.
-  if (!in.number(m.lease) || !in.number(count) || count > kMaxLeaseItems || count > in.left() / 4)
+  // A record takes at least five bytes, so a huge count cannot make us allocate.
+  if (!in.number(m.lease) || !in.number(count) || count > kMaxLeaseItems || count > in.left() / 5)
     return in.fail();
   m.records.resize(count);
+  std::uint64_t last_start_us = 0;
   for (ResultRecord& record : m.records) {
     if (!in.number(record.index) || !in.choice(record.status, ItemStatus::kOkInFile) ||
-        !in.number(record.run_ns) || !in.text(record.payload))
+        !in.number(record.start_us) || !in.number(record.run_ns) || !in.text(record.payload))
       return false;
+    last_start_us = record.start_us += last_start_us;
   }
   return true;
 }
@@ -286,6 +288,8 @@ void ResultsBuilder::add(const ResultRecord& record) {
   ++count_;
   put(body_, record.index);
   put(body_, static_cast<std::uint64_t>(record.status));
+  put(body_, record.start_us - last_start_us_);  // a few bytes; a clock set back wraps around
+  last_start_us_ = record.start_us;
   put(body_, record.run_ns);
   put(body_, record.payload);
 }
@@ -296,6 +300,7 @@ std::string ResultsBuilder::finish(std::uint64_t lease) {
   put(out, count_);
   out += body_;
   count_ = 0;
+  last_start_us_ = 0;
   body_.clear();
   return out;
 }

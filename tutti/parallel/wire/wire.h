@@ -19,7 +19,7 @@
 
 namespace tutti::parallel::wire {
 
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kMaxMessageBytes = 64 << 20;
 inline constexpr std::uint64_t kMaxLeaseItems = 1 << 16;
 // A result larger than this travels through a file in the run folder.
@@ -64,6 +64,8 @@ struct ResultRecord {
   ItemStatus status = ItemStatus::kOk;
   std::uint64_t run_ns = 0;
   std::string_view payload;  // JSON text for kOk
+  std::uint64_t start_us =
+      0;  // Unix time by the worker's clock; for people, nothing is decided by it
 };
 struct Results {
   std::uint64_t lease = 0;
@@ -120,6 +122,7 @@ class ResultsBuilder {
 
  private:
   std::uint64_t count_ = 0;
+  std::uint64_t last_start_us_ = 0;
   std::string body_;
 };
 

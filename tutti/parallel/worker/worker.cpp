@@ -138,6 +138,10 @@ class Compute {
 
   void run_batch(const WorkerState::BatchOrder& batch) {
     const auto begin = SteadyClock::now();
+    const auto start_us =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                       std::chrono::system_clock::now().time_since_epoch())
+                                       .count());
     if (batch.indices.size() == 1)
       progress_.enter(batch.lease, batch.indices[0]);
     else
@@ -177,6 +181,7 @@ class Compute {
     const auto each = static_cast<std::uint64_t>(spent) / batch.indices.size();
     for (std::size_t i = 0; i < batch.indices.size(); ++i) {
       wire::ResultRecord record{.index = batch.indices[i], .run_ns = each};
+      record.start_us = start_us + i * each / 1000;
       std::string file;
       std::string own_error = error.empty() ? errors_[i] : error;
       if (own_error.empty() && results_[i].size() > wire::kMaxInlineResult) {
