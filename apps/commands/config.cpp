@@ -16,6 +16,7 @@
 #include "apps/command.h"
 #include "tutti/config/check.h"
 #include "tutti/config/config_files.h"
+#include "tutti/config/gpu_count.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/name_flow.h"
 #include "tutti/config/plugin.h"
@@ -138,10 +139,21 @@ Loaded load(const Arguments& arguments, const config::LoadOptions& options,
   return {std::move(files), std::move(root), {}};
 }
 
+// A login node has none, so it is no mistake.
+void warn_of_no_gpu(const config::Node& training, config::Problems& problems) {
+  const config::Node wanted = training["trainer"]["accelerator"];
+  const std::string name = wanted.value_or<std::string>("");
+  if ((name == "gpu" || name == "cuda") && config::count_visible_gpus() == 0)
+    problems.warn(wanted, fmt::format("got {}, and no GPU is visible on this machine", name),
+                  "check it where it will run, or use accelerator: auto");
+}
+
 void check_loaded(const config::FileChecker& checker, const config::ConfigFiles& files,
                   const config::Node& root, bool no_files, config::Problems& problems) {
   checker.check(files.kind, root, config::referenced_keys(files.merged), problems);
-  if (!no_files && files.kind) systems::check_input_files(*files.kind, root, problems);
+  if (no_files || !files.kind) return;
+  systems::check_input_files(*files.kind, root, problems);
+  if (files.kind == config::FileKind::kTraining) warn_of_no_gpu(root, problems);
 }
 
 void say_ok(const std::filesystem::path& file, const std::optional<config::FileKind>& kind) {

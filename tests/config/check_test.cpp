@@ -107,6 +107,51 @@ TEST(Check, TenMistakesComeOutTogetherSortedByLine) {
               HasSubstr("no key 'num_devices'\n  fix: did you mean 'num_device'?"));
 }
 
+TEST(Check, AGuessIsASlipOfTheNameItself) {
+  const auto fix = [](const std::string& text) { return problems_in(text).describe(); };
+  // Not another class of the same package.
+  EXPECT_THAT(fix("optimizer: {_target_: torch.optim.Lion}\n"), HasSubstr("known: adam, adamw"));
+  EXPECT_THAT(fix("trainer: {callbacks: [{_target_: lightning.pytorch.callbacks.EMA}]}\n"),
+              HasSubstr("did you mean 'ema'?"));
+  EXPECT_THAT(fix("optimizer: {_target_: torch.optm.AdamW}\n"), testing::Eq(""));
+  EXPECT_THAT(fix("optimizer: {_target_: optim.Adamw}\n"), HasSubstr("did you mean 'adamw'?"));
+  EXPECT_THAT(fix("optimizer: {_target_: adam, learning_rate: 0.1}\n"),
+              HasSubstr("optimizer.learning_rate: is called lr here"));
+  EXPECT_THAT(fix("learning_rate: 0.1\n"), HasSubstr("is called optimizer.lr here"));
+}
+
+TEST(Check, AClassNeedsNoPackage) {
+  EXPECT_EQ(problems_in("optimizer: {_target_: AdamW, lr: 0.1}\nscheduler: {_target_: StepLR, "
+                        "step_size: 2}\ntrainer: {logger: {_target_: CSVLogger, save_dir: x}, "
+                        "callbacks: [{_target_: EarlyStopping, monitor: valid/loss}]}\n")
+                .describe(),
+            "");
+  EXPECT_THAT(problems_in("trainer: {logger: {_target_: WandbLogger}}\n").describe(),
+              HasSubstr("use TensorBoardLogger, csv, mlflow or jsonl"));
+  // There are two of them.
+  EXPECT_THAT(problems_in("model: {_target_: Speech2Text}\n", FileKind::kInference).describe(),
+              HasSubstr("Speech2Text'?"));
+}
+
+TEST(Check, WarnsOfAMetricThatShallGetWorse) {
+  const auto warnings = [](const std::string& text) {
+    const Problems problems = problems_in(text);
+    std::string out;
+    for (const Problem& warning : problems.warnings()) out += warning.describe() + "\n";
+    return out;
+  };
+  EXPECT_THAT(warnings("trainer: {callbacks: [{_target_: EarlyStopping, monitor: valid/loss_ctc, "
+                       "mode: max}]}\n"),
+              HasSubstr("mode: got max for valid/loss_ctc: the worst would count as best\n"
+                        "  fix: use min"));
+  EXPECT_THAT(warnings("trainer: {callbacks: [{_target_: ModelCheckpoint, monitor: valid/acc}]}\n"),
+              HasSubstr("monitor: got min for valid/acc"));
+  EXPECT_THAT(warnings("best_model_criterion: [[valid/cer, 3, max]]\n"), HasSubstr("use min"));
+  EXPECT_EQ(warnings("best_model_criterion: [[valid/acc, 3, max], [valid/loss, 3, min], "
+                     "[valid/score, 3, min]]\n"),
+            "");
+}
+
 TEST(Check, AKeyThatIsReferredToIsAVariable) {
   EXPECT_EQ(problems_in("my_dir: /data\nexp_dir: ${my_dir}/exp\n").describe(), "");
   EXPECT_THAT(problems_in("my_dir: /data\n").describe(), HasSubstr("my_dir: unknown key"));

@@ -122,6 +122,18 @@ TEST(ConfigCommand, MoreWorkersThanGpus) {
   EXPECT_THAT(none.err, HasSubstr("no GPU is visible on this machine"));
 }
 
+TEST(ConfigCommand, AGpuThatIsAskedForAndNotThere) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "training.yaml";
+  write_file_atomic(file, "exp_dir: exp\ntrainer: {accelerator: gpu}\n");
+  const std::string warning = "trainer.accelerator: got gpu, and no GPU is visible on this machine";
+  const CommandResult none = run_tutti({"config", "check", file.string()}, "");
+  EXPECT_EQ(none.exit_code, 0) << none.describe();
+  EXPECT_THAT(none.err, HasSubstr(warning));
+  EXPECT_THAT(run_tutti({"config", "check", file.string()}).err,
+              ::testing::Not(HasSubstr(warning)));
+}
+
 TEST(ConfigCommand, ShowsTheResolvedConfig) {
   const fs::path file = kHere / "seeds/multi_gpu_1_training.yaml";
   const CommandResult yaml = run_tutti({"config", "show", file.string(), "num_device=2"});

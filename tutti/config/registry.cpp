@@ -1,6 +1,7 @@
 #include "tutti/config/registry.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <set>
 
@@ -18,6 +19,14 @@ std::string modern_name(const std::string& target) {
 
 std::string last_part(const std::string& dotted) { return dotted.substr(dotted.rfind('.') + 1); }
 std::string first_part(const std::string& dotted) { return dotted.substr(0, dotted.find('.')); }
+bool is_dotted(const std::string& name) { return name.find('.') != std::string::npos; }
+
+// Packages move classes between modules (lightning.pytorch.callbacks.early_stopping.EarlyStopping): the
+// package and the class are what counts. A class without a package is that of any.
+bool means_class(const std::string& name, const std::string& full) {
+  return last_part(name) == last_part(full) &&
+         (!is_dotted(name) || first_part(name) == first_part(full));
+}
 
 }  // namespace
 
@@ -41,17 +50,39 @@ const Component* Catalogue::find(const std::string& group, const std::string& ta
   const std::string name = modern_name(target);
   if (const auto found = by_name_.find({group, name}); found != by_name_.end())
     return found->second;
-  if (name.find('.') == std::string::npos) return nullptr;
-  // Packages move classes between modules
-  // (lightning.pytorch.callbacks.early_stopping.EarlyStopping); the package and the class are what
-  // counts.
+  const Component* meant = nullptr;
   for (const auto& component : components_) {
-    if (component->group != group) continue;
-    for (const auto& alias : component->aliases)
-      if (first_part(alias) == first_part(name) && last_part(alias) == last_part(name))
-        return component.get();
+    if (component->group != group || component.get() == meant) continue;
+    for (const auto& alias : component->aliases) {
+      if (!means_class(name, alias)) continue;
+      if (is_dotted(name)) return component.get();
+      if (meant) return nullptr;  // two packages have such a class
+      meant = component.get();
+      break;
+    }
   }
-  return nullptr;
+  return meant;
+}
+
+std::string Catalogue::advice(const std::string& group, const std::string& target) const {
+  for (const auto& [key, sentence] : instead_)
+    if (key.first == group && means_class(modern_name(target), key.second)) return sentence;
+  // By the class alone: long names of one package are much alike.
+  std::vector<std::string> classes;
+  for (const auto& [key, component] : by_name_)
+    if (key.first == group) classes.push_back(last_part(key.second));
+  const std::string nearest = closest_match(last_part(target), classes);
+  std::string guess;
+  for (const auto& [key, component] : by_name_) {
+    const std::string& name = key.second;
+    const bool is_it = key.first == group && !nearest.empty() &&
+                       ::strcasecmp(last_part(name).c_str(), nearest.c_str()) == 0;
+    if (is_it && (guess.empty() || first_part(name) == first_part(target))) guess = name;
+  }
+  if (!guess.empty()) return fmt::format("did you mean '{}'?", guess);
+  std::vector<std::string> own_names;
+  for (const Component* component : components(group)) own_names.push_back(component->name);
+  return fmt::format("known: {}; a plugin may add more", join(own_names, ", "));
 }
 
 const Component* Catalogue::require(const std::string& group, const Node& node,
@@ -69,32 +100,8 @@ const Component* Catalogue::require(const std::string& group, const Node& node,
     return nullptr;
   }
   if (const Component* found = find(group, target.raw())) return found;
-  std::string fix;
-  if (const auto known = instead_.find({group, modern_name(target.raw())});
-      known != instead_.end()) {
-    fix = known->second;
-  } else {
-    // A slip is most often in the last part of a dotted name; compare both.
-    std::vector<std::string> names;
-    std::vector<std::string> short_names;
-    std::map<std::string, std::string> by_short_name;
-    for (const auto& [key, component] : by_name_) {
-      if (key.first != group) continue;
-      names.push_back(key.second);
-      short_names.push_back(last_part(key.second));
-      by_short_name.emplace(short_names.back(), key.second);
-    }
-    std::string guess = closest_match(target.raw(), names);
-    if (guess.empty()) {
-      const std::string short_guess = closest_match(last_part(target.raw()), short_names);
-      if (!short_guess.empty()) guess = by_short_name[short_guess];
-    }
-    std::vector<std::string> own_names;
-    for (const Component* component : components(group)) own_names.push_back(component->name);
-    fix = guess.empty() ? fmt::format("known: {}; a plugin may add more", join(own_names, ", "))
-                        : fmt::format("did you mean '{}'?", guess);
-  }
-  problems.add(target, fmt::format("unknown {} '{}'", group, target.raw()), fix);
+  problems.add(target, fmt::format("unknown {} '{}'", group, target.raw()),
+               advice(group, target.raw()));
   return nullptr;
 }
 

@@ -48,6 +48,7 @@ class Catalogue {
   // A name people bring along that has no counterpart here, and the sentence that says what to use.
   void instead(const std::string& group, const std::string& target, std::string sentence);
 
+  // By our name or another project's; of that, the class alone will do (`CSVLogger`).
   const Component* find(const std::string& group, const std::string& target) const;
   // The component a node names, by `_target_` of a map or as plain text; null with a problem (and a
   // suggestion) when there is none. `check` also checks the other keys.
@@ -58,6 +59,9 @@ class Catalogue {
   std::vector<const Component*> components(const std::string& group) const;  // in order of adding
 
  private:
+  // What to write instead of a name that is not known.
+  std::string advice(const std::string& group, const std::string& target) const;
+
   using Key = std::pair<std::string, std::string>;            // group, name or alias
   std::vector<std::shared_ptr<const Component>> components_;  // shared by copies of the catalogue
   std::map<Key, const Component*> by_name_;

@@ -91,7 +91,7 @@ class LanguageItemModel final : public ItemModel {
 
 bool asks_for_language(const config::Node& model) {
   return model.is_map() && model["_target_"].is_scalar() &&
-         model["_target_"].raw().ends_with(".Speech2Language");
+         model["_target_"].raw().ends_with("Speech2Language");
 }
 
 // The model block with what the top level says for it.

@@ -2,7 +2,32 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "tutti/core/text.h"
+
 namespace tutti::config {
+
+void warn_of_direction(const Node& at, const std::string& metric, const std::string& mode,
+                       Problems& problems) {
+  const std::vector<std::string> words = split(metric.substr(metric.rfind('/') + 1), '_');
+  const auto has = [&](std::initializer_list<const char*> known) {
+    return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+      return std::find(known.begin(), known.end(), word) != known.end();
+    });
+  };
+  const bool shrinks = has({"loss", "cer", "wer", "ter", "ppl"});
+  const bool grows = !shrinks && has({"acc", "accuracy"});
+  if ((shrinks && mode == "max") || (grows && mode == "min"))
+    problems.warn(at, fmt::format("got {} for {}: the worst would count as best", mode, metric),
+                  shrinks ? "use min" : "use max");
+}
+
+// Of a callback with `monitor` and `mode`.
+static void check_direction(const Node& node, const std::string& metric, const std::string& mode,
+                            Problems& problems) {
+  warn_of_direction(node[node["mode"].defined() ? "mode" : "monitor"], metric, mode, problems);
+}
 
 Schema<TensorBoardSettings> tensorboard_schema() {
   using S = TensorBoardSettings;
@@ -80,6 +105,9 @@ Schema<EarlyStoppingSettings> early_stopping_schema() {
     s.refused(key, {"true", "True", "false", "False"}, "remove it");
   s.refused("check_on_train_epoch_end", {"false", "False"},
             "remove it: the check is made after each validation");
+  s.check([](const Node& node, const S& settings, Problems& problems) {
+    check_direction(node, settings.monitor, settings.mode, problems);
+  });
   return s;
 }
 
@@ -124,6 +152,7 @@ Schema<ModelCheckpointSettings> model_checkpoint_schema() {
       problems.add(node["save_top_k"],
                    fmt::format("got {} without monitor, expected -1, 0 or 1", settings.save_top_k),
                    "add monitor: valid/loss");
+    if (settings.monitor) check_direction(node, *settings.monitor, settings.mode, problems);
   });
   return s;
 }

@@ -55,6 +55,10 @@ struct EarlyStoppingSettings {
 };
 Schema<EarlyStoppingSettings> early_stopping_schema();
 
+// Warns of a loss or an error rate that shall grow, and of an accuracy that shall shrink.
+void warn_of_direction(const Node& at, const std::string& metric, const std::string& mode,
+                       Problems& problems);
+
 struct ModelCheckpointSettings {
   std::string dirpath;
   std::optional<std::string> monitor;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tutti/config/schemas/callbacks.h"
+
 namespace tutti::config {
 namespace {
 
@@ -79,6 +81,8 @@ Schema<TrainingFile> training_schema() {
        "is the second number of best_model_criterion: [[valid/loss, 10, min]]"},
       {"optim", "is written optimizer: {_target_: adam} here"},
       {"optim_conf", "goes into optimizer, beside _target_"},
+      {"lr", "goes into optimizer: optimizer.lr"},
+      {"learning_rate", "is called optimizer.lr here"},
       {"scheduler_conf", "goes into scheduler, beside _target_"},
       {"batch_type", "is called dataloader.train.iter_factory.batches.type here"},
       {"batch_bins", "is called dataloader.train.iter_factory.batches.batch_bins here"},
@@ -169,6 +173,7 @@ std::vector<BestModelCriterion> parse_best_model_criterion(const Node& node, Pro
       continue;
     }
     criterion.lower_is_better = mode == "min";
+    warn_of_direction(entry[2], criterion.metric, mode, problems);
     out.push_back(std::move(criterion));
   }
   return out;

@@ -5,12 +5,13 @@
 namespace tutti::config {
 namespace {
 
-// Keys of torch that pick an implementation, not a result.
+// Keys of torch that pick an implementation, not a result, and what others call its keys.
 template <class T>
-void ignore_torch_switches(Schema<T>& s) {
+void add_torch_words(Schema<T>& s) {
   for (const char* key : {"foreach", "fused", "capturable", "differentiable"})
     s.refused(key, {"false", "False", "true", "True"}, "remove it: the update is fused already");
   s.refused("maximize", {"false", "False"}, "negate the loss instead");
+  s.elsewhere("learning_rate", "is called lr here");
 }
 
 template <class T>
@@ -26,7 +27,7 @@ Schema<T> with_betas(const char* name, const char* doc) {
       problems.add(node["betas"], fmt::format("got {} numbers, expected 2", settings.betas.size()),
                    "write betas: [0.9, 0.999]");
   });
-  ignore_torch_switches(s);
+  add_torch_words(s);
   return s;
 }
 
@@ -58,7 +59,7 @@ Schema<SgdSettings> sgd_schema() {
       problems.add(node["nesterov"], "got true without a momentum above 0 and a dampening of 0",
                    "set momentum: 0.9");
   });
-  ignore_torch_switches(s);
+  add_torch_words(s);
   return s;
 }
 
@@ -85,7 +86,7 @@ Schema<AdagradSettings> adagrad_schema() {
   s.field("initial_accumulator_value", &S::initial_accumulator_value, "squares to begin with",
           {.min = 0});
   s.field("eps", &S::eps, "added to the denominator", {.min = 0});
-  ignore_torch_switches(s);
+  add_torch_words(s);
   return s;
 }
 
@@ -96,7 +97,7 @@ Schema<AdadeltaSettings> adadelta_schema() {
   s.field("rho", &S::rho, "decay of the running means of squares", {.min = 0, .max = 1});
   s.field("eps", &S::eps, "added under both roots", {.min = 0});
   s.field("weight_decay", &S::weight_decay, "added to the gradient", {.min = 0});
-  ignore_torch_switches(s);
+  add_torch_words(s);
   return s;
 }
 
@@ -109,7 +110,7 @@ Schema<RmspropSettings> rmsprop_schema() {
   s.field("weight_decay", &S::weight_decay, "added to the gradient", {.min = 0});
   s.field("momentum", &S::momentum, "momentum", {.min = 0});
   s.field("centered", &S::centered, "divide by the standard deviation instead");
-  ignore_torch_switches(s);
+  add_torch_words(s);
   return s;
 }
 

@@ -99,7 +99,8 @@ std::string custom_name(const config::Node& node) {
   if (!node.is_map() || !node["_target_"].is_scalar()) return {};
   const std::string name = node["_target_"].raw();
   const bool is_ours = name.find('.') != std::string::npos || name == "inference_provider" ||
-                       name == "inference_runner";
+                       name == "inference_runner" || name == "InferenceProvider" ||
+                       name == "InferenceRunner";
   return is_ours ? "" : name;
 }
 
