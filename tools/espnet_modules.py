@@ -1,4 +1,4 @@
-"""Makes ESPnet's own modules importable where packages around them are absent: import this before espnet2.
+"""Makes ESPnet's own modules importable without the packages around them: import this before espnet2.
 
 ESPNET names the folder that holds espnet2/. What is needed of librosa, humanfriendly and torch_complex is here.
 """
@@ -28,16 +28,21 @@ class Stub(types.ModuleType):
 
 
 class StubFinder:
-    # Optional packages that are tried in earnest when they can be imported.
-    REAL = {"espnet2", "torch", "numpy", "yaml", "torch_optimizer", "apex", "fairscale", "wandb", "loralib", "k2", "deepspeed", "flash_attn"}
+    """What espnet2 imports is a stub, whether it is installed or not, but for these and what Python brings."""
+
+    NEEDED = {"espnet2", "torch", "numpy", "yaml", "packaging", "six", "tqdm"}
+    # Their absence is noticed and answered.
+    OPTIONAL = {"torch_optimizer", "apex", "fairscale", "wandb", "loralib", "k2", "deepspeed", "flash_attn"}
 
     def find_spec(self, name, path=None, target=None):
         frame = sys._getframe(1)
         while "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        # Others (torch) ask for packages to learn whether they are there.
-        if name.split(".")[0] in self.REAL or not frame.f_globals.get("__name__", "").startswith("espnet2"):
+        package = name.split(".")[0]
+        if not frame.f_globals.get("__name__", "").startswith("espnet2") or package in self.NEEDED | sys.stdlib_module_names:
             return None
+        if package in self.OPTIONAL:
+            raise ModuleNotFoundError("No module named %r" % name, name=name)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
@@ -77,15 +82,16 @@ class ComplexTensor:
 
 
 def stand_in(name, **members):
-    sys.modules[name] = Stub(name)
-    sys.modules[name].__dict__.update(members)
+    module = sys.modules[name] = Stub(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__dict__.update(members)
 
 
 stand_in("librosa", filters=types.SimpleNamespace(mel=slaney_mel))
 stand_in("humanfriendly", parse_size=parse_size, format_size=str)
 stand_in("torch_complex", ComplexTensor=ComplexTensor)
 stand_in("torch_complex.tensor", ComplexTensor=ComplexTensor)
-sys.meta_path.append(StubFinder())
+sys.meta_path.insert(0, StubFinder())
 if not hasattr(torch, "share"):
     stand_in("torch.share")
     torch.share = sys.modules["torch.share"]
