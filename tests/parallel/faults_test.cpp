@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -205,6 +207,26 @@ TEST(Runner, OneThatReadsAheadIsToldOfEveryBatchBeforeItComes) {
   ReadsAhead runner(provider);
   for (const std::uint64_t batch : {1, 4})
     for (const Json& told : runner(range(40), {.batch_size = batch})) EXPECT_EQ(told, true);
+}
+
+struct DiesOfReadingFive : BaseRunner {
+  using BaseRunner::BaseRunner;
+  bool reads_ahead() const override { return true; }
+  void expect(std::span<const std::uint64_t> indices, const Env&) const override {
+    if (std::find(indices.begin(), indices.end(), 5U) != indices.end()) ::raise(SIGSEGV);
+  }
+  Json forward(std::uint64_t index, const Env&) const override { return index; }
+};
+TUTTI_REGISTER_RUNNER(DiesOfReadingFive);
+
+TEST(Runner, AFileThatKillsWhoReadsItIsBlamedAndNotTheItemBefore) {
+  const auto block = set_parallel(config::parse_yaml("n_workers: 2\nmax_retries: 1\n", "p"));
+  const CountingProvider provider;
+  for (const std::uint64_t batch : {1, 4}) {
+    DiesOfReadingFive runner(provider);
+    const auto results = runner(range(40), {.batch_size = batch, .on_error = "skip"});
+    for (std::uint64_t i = 0; i < 40; ++i) EXPECT_EQ(results[i], i == 5 ? Json() : Json(i));
+  }
 }
 
 struct DislikesFive : BaseRunner {

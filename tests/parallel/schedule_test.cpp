@@ -113,6 +113,20 @@ TEST(Schedule, WithoutKnowingTheItemNobodyIsBlamedUntilOneIsCaughtAlone) {
   EXPECT_EQ(schedule.lose(1, std::nullopt).suspect, 0U);
 }
 
+// A worker that was reading the next item may have died of that one.
+TEST(Schedule, OneOfSeveralIsCaughtAlone) {
+  Schedule schedule({{0, 2}}, 2, {.max_retries = 1, .first_guess_seconds = 1});
+  auto lease = schedule.next(0, 1);
+  schedule.next(0, 1);
+  ASSERT_EQ(items_of(*lease), std::vector<std::uint64_t>{0});
+  EXPECT_FALSE(schedule.lose(0, RunningItem{lease->id, kOneOfSeveral}).suspect);
+  lease = schedule.next(1, 1);
+  EXPECT_EQ(items_of(*lease), std::vector<std::uint64_t>{0});
+  EXPECT_FALSE(schedule.next(1, 1)) << "nothing behind it";
+  schedule.report(lease->id, 0, 0, 0);
+  EXPECT_EQ(items_of(*schedule.next(1, 1)), std::vector<std::uint64_t>{1});
+}
+
 TEST(Schedule, RecalledItemsGoToTheIdleWorker) {
   Schedule schedule({{0, 16}}, 16, {.first_guess_seconds = 1e-6});
   const auto lease = schedule.next(0, 1);

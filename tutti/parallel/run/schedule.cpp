@@ -80,7 +80,11 @@ LeaseOrder Schedule::open(int worker, std::vector<IndexRange> ranges, bool copy)
 }
 
 std::optional<LeaseOrder> Schedule::next(int worker, int live_workers) {
-  // Suspects first, and never queued behind other work: an item that kills must be caught alone.
+  // Suspects first, and never queued behind other work, nor it behind them, where it would be read
+  // ahead: an item that kills must be caught alone.
+  if (const auto held = held_.find(worker); held != held_.end())
+    for (const std::uint64_t id : held->second)
+      if (leases_.at(id).careful) return std::nullopt;
   if (!careful_.empty()) {
     if (num_leases(worker) > 0) return std::nullopt;
     Careful& front = careful_.front();

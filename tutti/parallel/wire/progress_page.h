@@ -14,6 +14,8 @@ struct RunningItem {
   std::uint64_t lease = 0;
   std::uint64_t index = 0;
 };
+// As `index`: a batch, or an item while the next is read. Nobody can tell which of them it was.
+inline constexpr std::uint64_t kOneOfSeveral = UINT64_MAX - 1;
 
 class ProgressPage {
  public:

@@ -142,19 +142,16 @@ class Compute {
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                        std::chrono::system_clock::now().time_since_epoch())
                                        .count());
-    if (batch.indices.size() == 1)
-      progress_.enter(batch.lease, batch.indices[0]);
-    else
-      progress_.leave();  // several suspects: the driver will try them one by one
+    const bool reads_ahead = runner_ && runner_->reads_ahead();
+    std::vector<std::uint64_t> coming = batch.indices;
+    if (reads_ahead) state_.peek(batch_size_, coming);
+    // Several suspects: the driver will try them one by one.
+    progress_.enter(batch.lease, coming.size() == 1 ? coming[0] : kOneOfSeveral);
     results_.clear();
     errors_.assign(batch.indices.size(), "");
     std::string error;
     try {
-      if (runner_ && runner_->reads_ahead()) {
-        std::vector<std::uint64_t> coming = batch.indices;
-        state_.peek(batch_size_, coming);
-        runner_->expect(coming, *env_);
-      }
+      if (reads_ahead) runner_->expect(coming, *env_);
       if (batch.indices.size() > 1) {
         run_together(batch.indices);
       } else if (batch_size_ > 1) {
