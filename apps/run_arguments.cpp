@@ -44,9 +44,13 @@ void add_run_options(CLI::App& app, const std::string& name, RunArguments& out) 
         ->excludes(json)
         ->excludes(srt)
         ->excludes(vtt);
-    app.add_option("--output_dir", out.transcribe.output_dir,
-                   "with --srt or --vtt: write NAME.srt or NAME.vtt of each audio file there")
-        ->needs(model);
+    auto* output_dir =
+        app.add_option("--output_dir", out.transcribe.output_dir,
+                       "with --srt or --vtt: write NAME.srt or NAME.vtt of each audio file there")
+            ->needs(model);
+    app.add_flag("--missing", out.transcribe.only_missing,
+                 "only audio files that have no subtitles in --output_dir yet")
+        ->needs(output_dir);
   }
   app.add_option("overrides", out.request.overrides,
                  name == "infer" ? "key=value, config files, or audio files with --model"

@@ -149,11 +149,24 @@ TEST_F(Transcribe, SubtitlesOfSeveralFilesAreFilesOfTheirOwn) {
   for (const char* name : {"subtitles/a.vtt", "subtitles/b.vtt"})
     EXPECT_THAT(read(name), testing::StartsWith("WEBVTT\n\n00:00:0")) << name;
 
+  // A recording came; what is there is left alone, what failed is tried again.
   fs::create_directories(path_ / "audio/more");
   fs::copy_file(path_ / "audio/a.wav", path_ / "audio/more/a.wav");
+  write("subtitles/a.srt", "corrected by hand\n");
+  const CommandResult more = with({"--srt", "--output_dir", out, "--missing"});
+  EXPECT_EQ(more.exit_code, 7) << more.describe();
+  EXPECT_EQ(more.out, fmt::format("{}/more/a.wav {}/more/a.srt\n", folder, out));
+  EXPECT_EQ(read("subtitles/a.srt"), "corrected by hand\n");
+  fs::remove(path_ / "audio/bad.wav");
+  const CommandResult nothing = with({"--srt", "--output_dir", out, "--missing"});
+  EXPECT_TRUE(nothing.ok()) << nothing.describe();
+  EXPECT_EQ(nothing.out, "");
+  EXPECT_THAT(nothing.err, HasSubstr("every file has subtitles"));
+
+  fs::copy_file(path_ / "audio/a.wav", path_ / "audio/a.WAV");
   const CommandResult clash = with({"--srt", "--output_dir", out + "_2"});
   EXPECT_EQ(clash.exit_code, 2) << clash.describe();
-  EXPECT_THAT(clash.err, HasSubstr("more/a.wav would both be written to"));
+  EXPECT_THAT(clash.err, HasSubstr("a.wav would both be written to"));
   EXPECT_FALSE(fs::exists(out + "_2"));
   const CommandResult text = with({"--output_dir", out});
   EXPECT_EQ(text.exit_code, 2) << text.describe();

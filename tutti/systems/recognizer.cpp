@@ -146,15 +146,18 @@ Fingerprint recognizer_inputs(const config::Node& model) {
     inputs.add_file("lm_file", source.lm_weights);
   }
   const config::Node training = read_model_config(source);
-  const Places places = places_of(training);
-  inputs.add("trained.model", config::to_json(training["model"]), places);
-  inputs.add("trained.preprocessor", config::to_json(training["dataset"]["preprocessor"]), places);
+  Json trained = {
+      {"model", config::to_json(training["model"])},
+      {"dataset", {{"preprocessor", config::to_json(training["dataset"]["preprocessor"])}}}};
   for (const auto& pointer : packed_paths()) {
-    const Json json = config::to_json(training);
     const Json::json_pointer where(pointer);
-    if (json.contains(where) && json[where].is_string())
-      inputs.add_file("trained" + pointer, json[where].get<std::string>());
+    if (!trained.contains(where) || !trained[where].is_string()) continue;
+    inputs.add_file("trained" + pointer, trained[where].get<std::string>());
+    trained[where] = nullptr;  // a model that was moved is the same
   }
+  const Places places = places_of(training);
+  inputs.add("trained.model", trained["model"], places);
+  inputs.add("trained.preprocessor", trained["dataset"]["preprocessor"], places);
   return inputs;
 }
 

@@ -12,8 +12,12 @@ namespace tutti::speech {
 std::string spoken_text(const TextCodec& codec, const std::vector<std::string>& tokens) {
   std::vector<std::string> spoken;
   for (const std::string& token : tokens)
-    if (!token.starts_with('<') || !token.ends_with('>')) spoken.push_back(token);
+    if (!is_owsm_mark(token)) spoken.push_back(token);
   return codec.tokenizer().text(spoken);
+}
+
+bool is_owsm_mark(const std::string& token) {
+  return token.starts_with('<') && token.ends_with('>');
 }
 
 OwsmTokens::OwsmTokens(const TokenList& tokens, OwsmSymbols symbols)

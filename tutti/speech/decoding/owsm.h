@@ -58,6 +58,8 @@ struct OwsmSegments {
 
 // Without the marks in angle brackets: times, languages, <unk>.
 std::string spoken_text(const TextCodec& codec, const std::vector<std::string>& tokens);
+// Whether a token of an OWSM model is a language, task, time or the like.
+bool is_owsm_mark(const std::string& token);
 
 class OwsmTokens {
  public:

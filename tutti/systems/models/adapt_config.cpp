@@ -52,7 +52,8 @@ std::string adapt_config(const Json& config) {
   here["task"] = config["task"];
   here["seed"] = 1;
   here["recipe_dir"] = here["data_dir"] = ".";
-  here["exp_dir"] = "exp/adapted";
+  here["exp_tag"] = "adapted";
+  here["exp_dir"] = "exp/${exp_tag}";
   here["stats_dir"] = "exp/stats";
   here["init_param"] = Json::array({"${config_path:.}"});
   here["freeze_param"] = Json::array();

@@ -273,14 +273,17 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
     if (std::none_of(differences.begin(), differences.end(),
                      [&](const auto& d) { return is_under(d.key, key); }))
       text += fmt::format("\n--continue_with {}: that key does not differ", key);
+  const bool follows_tag =
+      exp_dir.filename() == context.training["exp_tag"].value_or<std::string>("");
   throw ConfigError(
       fmt::format("{} was trained with another config ({}):\n{}", exp_dir.string(), path.string(),
                   text),
       fmt::format("one of\n"
                   "    --force  starts over; the old checkpoints are kept in {}.before\n"
-                  "    exp_tag=NAME  trains it beside the old one\n"
+                  "    {}  trains it beside the old one\n"
                   "    {}{}",
-                  loop.checkpoint_folder.filename().string(), tokens.way_back(),
+                  loop.checkpoint_folder.filename().string(),
+                  follows_tag ? "exp_tag=NAME" : "exp_dir=FOLDER", tokens.way_back(),
                   way_to_continue(differences, loop)));
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tutti/core/text.h"
+#include "tutti/speech/decoding/owsm.h"
 #include "tutti/speech/text/utf8.h"
 
 namespace tutti::systems {
@@ -49,10 +50,12 @@ std::vector<TimedWord> timed_words(const speech::Recognition& found) {
   if (found.times.size() != found.tokens.size()) return {};
   const Units units = units_of(found.tokens);
   const bool sure = found.token_confidences.size() == found.tokens.size();
+  const bool is_owsm = !found.full_text.empty();
   std::vector<TimedWord> words;
   bool begins = true;
   for (std::size_t k = 0; k < found.tokens.size(); ++k) {
     std::string piece = found.tokens[k];
+    if (is_owsm && speech::is_owsm_mark(piece)) continue;
     if (units == Units::kCharacters && piece == kSpace) {
       begins = true;
       continue;
@@ -79,8 +82,9 @@ std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds)
   const auto words = timed_words(recognised.nbest.at(0));
   std::vector<Cue> cues;
   if (words.empty()) {
-    for (const auto& segment : recognised.segments)
-      cues.push_back({segment.begin, segment.end, segment.text});
+    for (const auto& segment : recognised.segments)  // OWSM's may lie in the silence behind the end
+      if (!trim(segment.text).empty() && segment.begin < seconds)
+        cues.push_back({segment.begin, std::min(segment.end, seconds), segment.text});
     if (recognised.segments.empty() && !trim(recognised.nbest[0].text).empty())
       cues.push_back({0, seconds, recognised.nbest[0].text});
     return cues;

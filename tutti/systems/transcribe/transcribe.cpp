@@ -12,6 +12,7 @@
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/log.h"
 #include "tutti/core/rounding.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
@@ -39,7 +40,8 @@ bool is_audio_name(const fs::path& file) {
 
 struct Input {
   std::string name;
-  std::string bytes;  // of audio that came on stdin; else empty
+  std::string bytes;   // of audio that came on stdin; else empty
+  fs::path subtitles;  // below output_dir, without an extension
 };
 
 bool looks_like_audio(std::string_view bytes) {
@@ -53,7 +55,7 @@ void add_input(const std::string& word, std::vector<Input>& out) {
   if (word == "-") {
     std::string bytes((std::istreambuf_iterator<char>(std::cin)), {});
     if (looks_like_audio(bytes)) {
-      out.push_back({"-", std::move(bytes)});
+      out.push_back({"-", std::move(bytes), "stdin"});
       return;
     }
     for (const std::string& line : split(bytes, '\n'))
@@ -65,9 +67,10 @@ void add_input(const std::string& word, std::vector<Input>& out) {
         files.push_back(entry.path().string());
     std::sort(files.begin(), files.end());
     if (files.empty()) throw DataError(word + ": no audio files in this folder");
-    for (std::string& file : files) out.push_back({std::move(file), {}});
+    for (const std::string& file : files)
+      out.push_back({file, {}, fs::path(file).lexically_relative(word).replace_extension()});
   } else {
-    out.push_back({word, {}});
+    out.push_back({word, {}, fs::path(word).stem()});
   }
 }
 
@@ -95,15 +98,14 @@ std::map<std::string, fs::path> subtitle_files(const TranscribeRequest& request,
   std::map<std::string, fs::path> files;
   std::map<fs::path, std::string> taken;
   for (const Input& input : inputs) {
-    const std::string stem = input.name == "-" ? "stdin" : fs::path(input.name).stem().string();
-    const fs::path file = request.output_dir / (stem + extension);
+    const fs::path file = request.output_dir / (input.subtitles.string() + extension);
     if (const auto [other, is_new] = taken.emplace(file, input.name); !is_new)
       throw ConfigError(fmt::format("{} and {} would both be written to {}", other->second,
                                     input.name, file.string()),
                         "give them to two commands with an --output_dir each");
     files[input.name] = file;
   }
-  make_folders(request.output_dir);
+  for (const auto& [name, file] : files) make_folders(file.parent_path());
   return files;
 }
 
@@ -233,6 +235,11 @@ std::size_t transcribe(const TranscribeRequest& request) {
   if (inputs.empty())
     throw ConfigError("no audio files given", "tutti infer --model PACK audio.wav...");
   const auto subtitles = subtitle_files(request, inputs);
+  if (request.only_missing) {
+    std::erase_if(inputs, [&](const Input& input) { return fs::exists(subtitles.at(input.name)); });
+    if (inputs.empty()) log::info("every file has subtitles in {}", request.output_dir.string());
+    if (inputs.empty()) return 0;
+  }
   Transcriber transcriber(load_packed_recognizer(request.model, read_overrides(request), 0),
                           request.format, subtitles);
   for (const Input& input : inputs) transcriber.add(input);

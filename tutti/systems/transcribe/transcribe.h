@@ -17,8 +17,10 @@ struct TranscribeRequest {
   // stdin.
   std::vector<std::string> inputs;
   TranscriptFormat format = TranscriptFormat::kText;
-  // Subtitles, one file each: NAME.srt or NAME.vtt. Empty: stdout, which holds those of one file.
+  // Subtitles, one file each: NAME.srt or NAME.vtt; those of a folder lie as its files do. Empty:
+  // stdout, which holds those of one file.
   std::filesystem::path output_dir;
+  bool only_missing = false;  // files that have subtitles in output_dir are left alone
 };
 
 // Prints a transcript per file, in order, as they are decoded. A file that cannot be decoded is named
