@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/speech/vectors/*.safetensors: what ESPnet computes for small random models.
 
-ESPNET=<folder that holds espnet2/> STAND_INS=<folder of modules for absent packages, optional> \
-    python3 tools/make_speech_vectors.py tests/speech/vectors
+ESPNET=<folder that holds espnet2/> python3 tools/make_speech_vectors.py tests/speech/vectors
 
 Every NAME.yaml of the folder is a `model` block for ESPnet's ASR task; NAME.safetensors gets
   weights:   w.<state_dict key>
@@ -13,60 +12,16 @@ Every NAME.yaml of the folder is a `model` block for ESPnet's ASR task; NAME.saf
              *alone*: penc.<i>, and the mean of the losses, ploss.
 """
 import json
-import os
 import struct
 import sys
-import types
 import warnings
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
-sys.path[:0] = [p for p in (os.environ.get("STAND_INS"), os.environ["ESPNET"]) if p]
+import espnet_modules  # noqa: F401
 import numpy as np
 import torch
 import yaml
-
-
-if not hasattr(torch, "compiler"):  # torch before 2.1
-    torch.compiler = types.SimpleNamespace(disable=lambda f: f)
-
-
-def stub(name, **members):
-    module = types.ModuleType(name)
-    module.__dict__.update(members)
-    sys.modules[name] = module
-
-
-def slaney_mel(sr, n_fft, n_mels, fmin, fmax, htk=False):
-    """librosa.filters.mel for where librosa is absent, from its documentation."""
-    assert not htk
-    to_mel = lambda f: f * 3 / 200 if f < 1000 else 15 + 27 * np.log(f / 1000) / np.log(6.4)
-    mel = np.linspace(to_mel(fmin), to_mel(fmax), n_mels + 2)
-    hz = np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
-    f = np.arange(n_fft // 2 + 1) * sr / n_fft
-    up = (f - hz[:-2, None]) / np.diff(hz)[:-1, None]
-    down = (hz[2:, None] - f) / np.diff(hz)[1:, None]
-    weights = np.maximum(0, np.minimum(up, down)).astype(np.float32)
-    return (weights * (2 / (hz[2:] - hz[:-2]))[:, None]).astype(np.float32)
-
-
-try:
-    import librosa  # noqa: F401
-except Exception:
-    stub("librosa", filters=types.SimpleNamespace(mel=slaney_mel))
-try:
-    import espnet2.enh.layers.complex_utils  # noqa: F401
-except Exception:
-    stub("espnet2.enh.layers.complex_utils", to_complex=lambda x: x)
-try:
-    import espnet2.legacy.nets.pytorch_backend.frontends.frontend  # noqa: F401
-except Exception:
-    stub("espnet2.legacy.nets.pytorch_backend.frontends.frontend", Frontend=object)
-for absent in ("espnet2.legacy.nets.e2e_asr_common", "espnet2.asr.transducer.error_calculator"):
-    try:
-        __import__(absent)
-    except Exception:
-        stub(absent, ErrorCalculator=None, ErrorCalculatorTransducer=None)
 
 from espnet2.asr.ctc import CTC  # noqa: E402
 from espnet2.asr.decoder.transformer_decoder import TransformerDecoder  # noqa: E402
