@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ./run nightly: what takes too long for every change. Each step goes on after another's failure; one table at the end, exit 1 when
 # anything failed. Logs stay in build/nightly/. To bound its time:
-#   STEPS="lint fuzz"   some of: test cluster lint clang asan tsan fuzz matrix chaos debian12 debian13
+#   STEPS="lint fuzz"   some of: test cluster lint clang asan tsan fuzz matrix chaos packages debian12 debian13
 #   MINUTES=90          of the campaign (and its THINGS and LANES, see tests/chaos/campaign.py; KINDS are its kinds of runs)
 #   FUZZ=60             seconds of each fuzzer
 #   MATRIX="-L unit"    which tests the matrix runs (default: all that need no cluster); ROWS are its rows
@@ -18,7 +18,7 @@ step() {
   "$@" >"build/nightly/$name.log" 2>&1
   code=$?
   ((code == 0)) || worst=1
-  what=$(grep -E '^[0-9]+% tests passed|^chaos: [0-9]|^fuzzers: |^matrix: ' "build/nightly/$name.log" | tail -n 1)
+  what=$(grep -E '^[0-9]+% tests passed|^chaos: [0-9]|^fuzzers: |^matrix: |^packages: ' "build/nightly/$name.log" | tail -n 1)
   rows+=("| $name | $([[ $code == 0 ]] && echo passed || echo "failed ($code)") | $(((SECONDS - began) / 60)) min | $what |")
 }
 
@@ -32,6 +32,7 @@ step fuzz ./run fuzz "${FUZZ:-60}"
 read -ra matrix <<<"${MATRIX:-}"
 ONLY=${ROWS:-} step matrix ./run matrix "${matrix[@]}"
 ONLY=${KINDS:-} step chaos ./run chaos "${MINUTES:-90}"
+step packages tests/install/bare.sh
 TUTTI_WARNINGS=error step debian12 ./run debian12 test
 TUTTI_WARNINGS=error step debian13 ./run debian13 test
 

@@ -110,6 +110,14 @@ TEST(CommandLine, NamesOfOtherToolkitsLeadToOurs) {
   EXPECT_THAT(slurm, HasSubstr("is written under job_extra_directives: ['--qos=high']"));
   EXPECT_THAT(slurm, HasSubstr("parallel.options.time: is called walltime here"));
   EXPECT_THAT(slurm, Not(HasSubstr("known keys here")));
+  const std::string sge =
+      check_file("parallel_c.yaml",
+                 "parallel: {env: sge, n_workers: 2, options: {pe: smp, q: all.q, "
+                 "h_vmem: 4G, h_rt: 1h, cores: 2, memory: 8GB}}\n");
+  EXPECT_THAT(sge, HasSubstr("parallel.options.pe: is called parallel_environment here"));
+  EXPECT_THAT(sge, HasSubstr("parallel.options.q: is called queue here"));
+  EXPECT_THAT(sge, HasSubstr("parallel.options.h_vmem: is called memory here"));
+  EXPECT_THAT(sge, Not(HasSubstr("known keys here")));
   EXPECT_THAT(check_file("parallel_b.yaml", "parallel: {env: slurm, nj: 32}\n"),
               HasSubstr("is called n_workers here"));
   const std::string training = check_file("train.yaml", "max_epoch: 3\naccum_grad: 2\nngpu: 1\n");

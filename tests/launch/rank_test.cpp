@@ -82,6 +82,9 @@ TEST(Detect, LocalRanksFollowConfigOrGpus) {
   EXPECT_EQ(detect({}, {.num_gpus = 1}).rank.device_index, 0);
   EXPECT_EQ(detect({}, {.devices = 1, .num_gpus = 4, .device_ids = {3}}).rank.device_index, 3);
   EXPECT_THAT(error_of({}, {.accelerator = "gpu"}), HasSubstr("no GPU is visible"));
+  EXPECT_THAT(error_of({}, {.devices = 4, .accelerator = "gpu", .num_gpus = 2}),
+              AllOf(HasSubstr("4 ranks"), HasSubstr("2 GPU(s)"), HasSubstr("set devices: 2")))
+      << "before any of them is started";
   EXPECT_THAT(error_of({}, {.devices = 0}), HasSubstr("devices: got 0"));
   EXPECT_THAT(error_of({}, {.num_nodes = 2}), HasSubstr("num_nodes: got 2, but no launcher"));
   EXPECT_EQ(detect({{"NODE_RANK", "1"}, {"MASTER_ADDR", "a"}}, {.devices = 2, .num_nodes = 2})

@@ -37,8 +37,12 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Wide tables scroll by themselves; the page does not."""
-    return re.sub(r"(<table>.*?</table>)", r'<div class="wide">\1</div>', html, flags=re.S)
+    """Wide tables scroll by themselves; the page does not. What GitHub needs before a bar in a cell is not shown."""
+
+    def wide(table):
+        return '<div class="wide">' + table[0].replace("\\|", "|") + "</div>"
+
+    return re.sub(r"<table>.*?</table>", wide, html, flags=re.S)
 
 
 def on_post_build(config):

@@ -93,10 +93,23 @@ void check_world(const LaunchRequest& request, const RankContext& rank) {
               fmt::format("{} started {} rank(s) on this node", by, rank.local_world_size));
 }
 
+[[noreturn]] void throw_too_few_gpus(int ranks, const std::string& host, int gpus) {
+  throw ConfigError(
+      fmt::format("devices: {} ranks on {}, but {} GPU(s) are visible (CUDA_VISIBLE_DEVICES or the "
+                  "request to the scheduler)",
+                  ranks, host, gpus),
+      fmt::format("ask for {} GPUs per node, set devices: {}, or set accelerator: cpu", ranks,
+                  gpus));
+}
+
+bool wants_gpu(const LaunchRequest& request) {
+  const bool gpu = request.accelerator == "gpu" || request.accelerator == "cuda";
+  return gpu || (request.accelerator != "cpu" && request.num_gpus > 0);
+}
+
 void assign_device(const LaunchRequest& request, RankContext& rank) {
   rank.device_index = -1;
-  const bool gpu = request.accelerator == "gpu" || request.accelerator == "cuda";
-  if (!gpu && (request.accelerator == "cpu" || request.num_gpus == 0)) return;
+  if (!wants_gpu(request)) return;
   if (!request.device_ids.empty()) {
     const int largest = *std::max_element(request.device_ids.begin(), request.device_ids.end());
     if (largest >= request.num_gpus)
@@ -120,12 +133,7 @@ void assign_device(const LaunchRequest& request, RankContext& rank) {
     rank.device_index = rank.local_rank;
     return;
   }
-  throw ConfigError(
-      fmt::format("devices: {} ranks on {}, but {} GPU(s) are visible (CUDA_VISIBLE_DEVICES or the "
-                  "request to the scheduler)",
-                  rank.local_world_size, rank.host, request.num_gpus),
-      fmt::format("ask for {} GPUs per node, set devices: {}, or set accelerator: cpu",
-                  rank.local_world_size, request.num_gpus));
+  throw_too_few_gpus(rank.local_world_size, rank.host, request.num_gpus);
 }
 
 void take_master(const Variables& variables, RankContext& rank) {
@@ -370,6 +378,10 @@ Detection detect(const Environment& environment, const LaunchRequest& request) {
   Detection found = find(environment, request);
   RankContext& rank = found.rank;
   rank.host = internal::Variables(environment, "").text("SLURMD_NODENAME", host_name());
+  // Said once, by who starts the ranks, and not by each of them.
+  if (found.kind == Detection::Kind::kStartRanks && internal::wants_gpu(request) &&
+      request.num_gpus < found.num_local_ranks)
+    internal::throw_too_few_gpus(found.num_local_ranks, rank.host, request.num_gpus);
   if (found.kind != Detection::Kind::kRank) return found;
   if (rank.rank >= rank.world_size) {
     throw ConfigError(

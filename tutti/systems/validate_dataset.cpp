@@ -20,7 +20,8 @@ void validate_dataset(const StageContext& context) {
   settings.min_seconds = limits["min_seconds"].value_or(settings.min_seconds);
   settings.max_seconds = limits["max_seconds"].value_or(settings.max_seconds);
   // The loader resamples, so files may differ in rate; people are told what they have.
-  settings.resampled_to = sample_rate_of(context.training);
+  const bool has_features = context.training["model"]["input_size"].value_or(0) > 0;
+  if (!has_features) settings.resampled_to = sample_rate_of(context.training);
   const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::string text;
   Json json = Json::object();
@@ -31,6 +32,10 @@ void validate_dataset(const StageContext& context) {
     ProgressBar progress(fmt::format("checking {}", split), dataset->size());
     const auto report = data::validate(*dataset, settings, threads,
                                        [&](std::size_t count) { progress.add(count); });
+    for (const auto& [rate, count] : report.sample_rates)
+      if (!has_features && rate != settings.resampled_to)
+        log::info("{}: {} of {} utterances have {} Hz and are resampled to {} Hz", split, count,
+                  dataset->size(), rate, settings.resampled_to);
     text += fmt::format("== {}\n{}\n", split, report.to_text());
     json[split] = report.to_json();
     errors += report.num_errors();

@@ -52,7 +52,7 @@ Schema<Block> block_schema() {
   for (const char* key : {"devices", "num_nodes", "strategy", "accelerator", "precision"})
     s.elsewhere(key, trainer);
   const std::string options = "a backend option: put it under parallel.options";
-  for (const char* key : {"nj", "num_workers", "num_jobs", "workers"})
+  for (const char* key : {"nj", "num_workers", "num_jobs", "n_jobs", "workers"})
     s.elsewhere(key, "is called n_workers here");
   for (const char* key : {"backend", "type", "cluster", "scheduler"})
     s.elsewhere(key, "is called env here");
