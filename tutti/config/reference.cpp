@@ -74,10 +74,8 @@ std::string reference_markdown(const Catalogue& catalogue,
   out +=
       "# Components\n\nWhat a `_target_` may name. Our own name comes first; the names of other "
       "projects, or their last part alone (`CSVLogger`), mean the same. A dataset builder is named "
-      "by `data_src`, and its keys stand in `create_dataset`.
-
-      ";
-      for (const std::string& group : catalogue.groups()) {
+      "by `data_src`, and its keys stand in `create_dataset`.\n\n";
+  for (const std::string& group : catalogue.groups()) {
     out += fmt::format("## {}\n\n", group);
     for (const Component* component : catalogue.components(group)) {
       out += fmt::format("### {}: {}\n\n{}\n\n", group, component->name, component->info.doc);
