@@ -95,8 +95,7 @@ std::string error_html(const ScoredUtterance& utterance, const std::string& audi
 }
 
 void append_utterance(std::string& out, const ScoredUtterance& utterance) {
-  std::string ref = "REF: ", hyp = "HYP: ", eval = "EVAL:";
-  eval += ' ';
+  std::string ref = "REF:  ", hyp = "HYP:  ", eval = "EVAL: ";
   for (const AlignedPair& pair : utterance.alignment.pairs) {
     const std::string r =
         pair.reference < 0 ? "" : utterance.reference[static_cast<std::size_t>(pair.reference)];
@@ -110,7 +109,6 @@ void append_utterance(std::string& out, const ScoredUtterance& utterance) {
     hyp += pad(shown(h), width) + ' ';
     eval += pad(std::string(1, mark(pair.op)), width) + ' ';
   }
-  ref.insert(5, " "), hyp.insert(5, " ");
   out += fmt::format("{}{}{}: {}\n{}\n{}\n{}\n\n", utterance.who.id,
                      utterance.who.speaker.empty() ? "" : " ", utterance.who.speaker,
                      counts_line(utterance.alignment.counts), strip_right(ref), strip_right(hyp),

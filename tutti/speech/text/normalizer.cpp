@@ -118,7 +118,7 @@ std::string PieceNormalizer::operator()(std::string_view text) const {
     text.remove_prefix(size);
   }
   if (remove_extra_whitespaces_) {
-    while (std::string_view(out).ends_with(space)) out.resize(out.size() - space.size());
+    while (std::string_view(out).ends_with(space)) out.erase(out.size() - space.size());
   }
   if (add_dummy_prefix_ && whitespace_as_suffix_) out += space;
   return out;

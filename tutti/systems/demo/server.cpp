@@ -101,7 +101,7 @@ DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
   auto& http = impl_->http;
   http.set_payload_max_length(impl_->options.max_upload_bytes);
   http.set_read_timeout(30);
-  http.Get("/", [this](const httplib::Request&, httplib::Response& response) {
+  http.Get("/", [](const httplib::Request&, httplib::Response& response) {
     // The page runs its own inline script and nothing else; the browser enforces it.
     response.set_header("Content-Security-Policy",
                         "default-src 'none'; script-src 'unsafe-inline'; style-src "

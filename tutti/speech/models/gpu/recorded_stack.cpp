@@ -23,9 +23,28 @@
 
 namespace tutti::speech {
 
+// Not in the anonymous namespace: RecordedStack::State, a name of the header, holds it.
+namespace recorded_stack {
+
+struct Recording : torch::CustomClassHolder {
+  at::cuda::CUDAGraph forward, backward;
+  // Known by address; see address_of.
+  RecordedStack::Inputs in;
+  torch::Tensor out, grad_out, grad_x;
+  torch::Tensor grads;  // of all parameters, one after the other
+  torch::Tensor keys;   // of dropout
+  std::int64_t num_keys = 0;
+  std::vector<const void*> weights;   // where the parameters were
+  std::vector<std::int64_t> offsets;  // of their gradients; -1: there is none
+  std::vector<std::vector<std::int64_t>> sizes;
+};
+
+}  // namespace recorded_stack
+
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
+using recorded_stack::Recording;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Inputs = RecordedStack::Inputs;
@@ -37,19 +56,6 @@ constexpr std::int64_t kStale = 2000;      // calls since a recording was used: 
 constexpr std::size_t kMaxShapes = 10000;  // that are remembered as seen
 constexpr std::int64_t kMaxKeys = 4096;
 constexpr std::int64_t kAlignment = 64;  // elements; of gradients that lie in one piece
-
-struct Recording : torch::CustomClassHolder {
-  at::cuda::CUDAGraph forward, backward;
-  // Known by address; see address_of.
-  Inputs in;
-  torch::Tensor out, grad_out, grad_x;
-  torch::Tensor grads;  // of all parameters, one after the other
-  torch::Tensor keys;   // of dropout
-  std::int64_t num_keys = 0;
-  std::vector<const void*> weights;   // where the parameters were
-  std::vector<std::int64_t> offsets;  // of their gradients; -1: there is none
-  std::vector<std::vector<std::int64_t>> sizes;
-};
 
 // One forward pass and its backward pass.
 struct Pass : torch::CustomClassHolder {
