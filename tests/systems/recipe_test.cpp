@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <set>
 
 #include "tutti/core/file.h"
@@ -25,31 +26,39 @@ class Recipe : public testing::Test {
 
   CommandResult run(std::vector<std::string> words) {
     words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
-    return run_command({.argv = words, .timeout = std::chrono::minutes(3)});
+    return run_command({.argv = words, .cwd = folder_.path(), .timeout = std::chrono::minutes(3)});
   }
-  CommandResult run_all() {
-    const std::string conf = (folder_.path() / "conf").string();
-    return run({"run",
-                "--stages",
-                "create_dataset",
-                "validate_dataset",
-                "train_tokenizer",
-                "collect_stats",
-                "train",
-                "infer",
-                "measure",
-                "pack_model",
-                "--training_config",
-                conf + "/training.yaml",
-                "--inference_config",
-                conf + "/inference.yaml",
-                "--metrics_config",
-                conf + "/metrics.yaml",
-                "create_dataset.num_train=24",
-                "create_dataset.num_valid=6",
-                "create_dataset.num_test=8",
-                "trainer.max_epochs=3",
-                "model.encoder_conf.num_blocks=1"});
+  // The same on a terminal: `out` is all that it shows.
+  CommandResult run_on_terminal(std::vector<std::string> words) {
+    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    const std::string line = "stty cols 130; exec " + Command{.argv = words}.describe();
+    return run_command({.argv = {"script", "-qec", line, "/dev/null"},
+                        .env = {{"TERM", "xterm"}, {"NO_COLOR", "1"}},
+                        .cwd = folder_.path(),
+                        .timeout = std::chrono::minutes(3)});
+  }
+  static std::vector<std::string> all_stages() {
+    return {"run",
+            "--stages",
+            "create_dataset",
+            "validate_dataset",
+            "train_tokenizer",
+            "collect_stats",
+            "train",
+            "infer",
+            "measure",
+            "pack_model",
+            "--training_config",
+            "conf/training.yaml",
+            "--inference_config",
+            "conf/inference.yaml",
+            "--metrics_config",
+            "conf/metrics.yaml",
+            "create_dataset.num_train=24",
+            "create_dataset.num_valid=6",
+            "create_dataset.num_test=8",
+            "trainer.max_epochs=3",
+            "model.encoder_conf.num_blocks=1"};
   }
   std::string read(const std::string& path) { return read_file(folder_.path() / path); }
 
@@ -98,9 +107,44 @@ TEST_F(Recipe, TestSetsShareNeitherTextsNorVoicesWithTraining) {
   }
 }
 
+// A line without what differs from run to run: time, numbers, their units, how many workers came in time.
+std::string shape_of(std::string line) {
+  static const std::vector<std::pair<std::regex, std::string>> kDiffers = {
+      {std::regex("\x1b\\[K"), ""},
+      {std::regex("^[0-9:]{8} "), ""},
+      {std::regex("[0-9][0-9.]*(e-[0-9]+)?"), "#"},
+      {std::regex("#(m#s|h#m| ms| s)"), "#s"},
+      {std::regex("# ([kM]|KiB|MiB)\\b"), "#"},
+      {std::regex("(# of )?# workers?( \\(busy #-# %\\))?"), "# workers"},
+      {std::regex(" \\*$"), ""},
+      {std::regex(" +"), " "}};
+  for (const auto& [what, with] : kDiffers) line = std::regex_replace(line, what, with);
+  return std::string(trim(line));
+}
+
+// Of the recipe's parts of the page; bars come and go with the machine's speed.
+std::vector<std::string> lines_of_the_terminal_page() {
+  std::vector<std::string> lines;
+  bool inside = false;
+  const std::string page = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/terminal.md");
+  for (const auto& line : split(page.substr(0, page.find("## A command per item")), '\n'))
+    if (line.starts_with("```"))
+      inside = !inside;
+    else if (inside && !line.starts_with("["))
+      lines.push_back(line);
+  return lines;
+}
+
 TEST_F(Recipe, GoesFromNothingToErrorRatesAndSkipsWhatIsDone) {
-  const CommandResult first = run_all();
+  const CommandResult first = run_on_terminal(all_stages());
   ASSERT_TRUE(first.ok()) << first.describe();
+  std::set<std::string> shown;
+  for (const auto& line : split(first.out, '\n'))
+    for (const auto& part : split(line, '\r')) shown.insert(shape_of(part));
+  for (const auto& line : lines_of_the_terminal_page())
+    EXPECT_EQ(shown.count(shape_of(line)), 1U)
+        << "docs/terminal.md: " << line << "\n(" << shape_of(line) << ") is not what is shown:\n"
+        << join({shown.begin(), shown.end()}, "\n");
   const std::string inference = "exp/training/inference/";
   EXPECT_EQ(split(trim(read(inference + "test_voices/results.jsonl")), '\n').size(), 8U);
   EXPECT_EQ(split(trim(read(inference + "test_texts/hyp.scp")), '\n').size(), 8U);
@@ -109,7 +153,7 @@ TEST_F(Recipe, GoesFromNothingToErrorRatesAndSkipsWhatIsDone) {
   EXPECT_THAT(read("exp/training/report.html"), HasSubstr("<svg"));
   EXPECT_THAT(read("exp/training/model_pack/README.md"), HasSubstr("test_voices"));
 
-  const CommandResult second = run_all();
+  const CommandResult second = run(all_stages());
   ASSERT_TRUE(second.ok()) << second.describe();
   for (const char* stage : {"create_dataset", "train_tokenizer", "collect_stats", "train"})
     EXPECT_THAT(second.err, HasSubstr(std::string(stage) + ": up to date, skipped"));

@@ -1,19 +1,23 @@
 #include "tutti/systems/transcribe/transcribe.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <optional>
 
 #include "tutti/config/load.h"
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/progress.h"
 #include "tutti/core/rounding.h"
+#include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/item_model.h"
@@ -124,11 +128,13 @@ config::Node read_overrides(const TranscribeRequest& request) {
 class Transcriber {
  public:
   Transcriber(Recognizer recognizer, TranscriptFormat format,
-              std::map<std::string, fs::path> subtitle_files)
+              std::map<std::string, fs::path> subtitle_files, std::size_t num_files)
       : recognizer_(std::move(recognizer)),
         format_(format),
         subtitle_files_(std::move(subtitle_files)) {
     batch_size_ = std::max(kLeastAhead, recognizer_.speech2text->options().batch_size);
+    // Lines on a terminal show by themselves how far it is.
+    if (::isatty(STDOUT_FILENO) == 0) progress_.emplace("transcribing files", num_files);
   }
 
   void add(const Input& input) {
@@ -145,6 +151,7 @@ class Transcriber {
     } catch (const Error& error) {
       flush();  // what came before it is printed before it
       refuse(input.name, error.what());
+      if (progress_) progress_->add();
     }
     if (held_.size() >= batch_size_ || held_s_ >= kReadAhead_s) flush();
   }
@@ -160,6 +167,7 @@ class Transcriber {
         refuse(held_[i].uid, found[i].problem);
     }
     std::fflush(stdout);
+    if (progress_) progress_->add(held_.size());
     held_.clear();
     held_s_ = 0;
   }
@@ -170,6 +178,7 @@ class Transcriber {
   void refuse(const std::string& file, std::string why) {
     ++num_refused_;
     if (why.compare(0, file.size(), file) != 0) why = file + ": " + why;
+    log::status("");  // the bar is drawn again
     fmt::print(stderr, "{}\n", why);
     if (format_ == TranscriptFormat::kJson)
       fmt::print("{}\n", to_json_line({{"file", file}, {"error", why}}));
@@ -225,6 +234,7 @@ class Transcriber {
   std::vector<data::Sample> held_;
   double held_s_ = 0;
   std::size_t num_refused_ = 0;
+  std::optional<ProgressBar> progress_;
 };
 
 }  // namespace
@@ -241,7 +251,7 @@ std::size_t transcribe(const TranscribeRequest& request) {
     if (inputs.empty()) return 0;
   }
   Transcriber transcriber(load_packed_recognizer(request.model, read_overrides(request), 0),
-                          request.format, subtitles);
+                          request.format, subtitles, inputs.size());
   for (const Input& input : inputs) transcriber.add(input);
   transcriber.flush();
   return transcriber.num_refused();
