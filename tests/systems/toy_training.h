@@ -57,6 +57,13 @@ class ToyTraining {
                            .cwd = path(),
                            .stdout_path = path() / "started.log"});
   }
+  // With as many threads as it takes by itself.
+  Process start_unlimited() const {
+    return Process::start({.argv = command({}),
+                           .unset_env = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS"},
+                           .cwd = path(),
+                           .stdout_path = path() / "started.log"});
+  }
   std::string log() const { return read_file(path() / "started.log"); }
 
   // Until `reached`, or the process has ended, or two minutes are over. Whether it was reached.

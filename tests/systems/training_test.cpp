@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "tests/systems/toy_training.h"
 
@@ -375,6 +376,34 @@ TEST_F(Training, OtherNumbersOfRanksSeeEveryUtteranceOnce) {
   EXPECT_NEAR(seen, 96, 1e-3);
   EXPECT_NEAR(ids, 95 * 96 / 2, 1e-2);
   EXPECT_NEAR(squares, 95 * 96 * 191 / 6, 1);
+}
+
+TEST_F(Training, OtherBatchesInTheMiddleOfAnEpochBeginItAnew) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"+trainer.max_steps=20"}).ok());  // of 24 in the epoch
+  // Batches of eight: 12 in an epoch, fewer than it has made.
+  const std::string key = "dataloader.train.batch_size";
+  const auto resumed = toy.train({"--continue_with", key, key + "=8", "+trainer.max_steps=32"});
+  ASSERT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_THAT(resumed.err + resumed.out, HasSubstr("the epoch begins anew"));
+  double seen = 0;
+  for (const Json& row : toy.metrics("train/seen"))
+    if (row["step"].get<int>() > 20) seen += row["train/seen"].get<double>();
+  EXPECT_EQ(seen, 96);  // every utterance once
+}
+
+TEST_F(Training, OneProcessUsesAllCoresUnlessToldOtherwise) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  const ToyTraining toy(4, 100);
+  const auto threads = [&](Process process) {
+    const std::size_t before = toy.steps();
+    EXPECT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() > before; }))
+        << toy.log();
+    const std::string status = read_file("/proc/" + std::to_string(process.pid()) + "/status");
+    process.terminate(std::chrono::minutes(1));
+    return std::stoi(status.substr(status.find("Threads:") + 8));
+  };
+  EXPECT_GT(threads(toy.start_unlimited()), threads(toy.start()));
 }
 
 TEST_F(Training, OwnProgressGoesBeforeACheckpointThatWasNamed) {
