@@ -72,6 +72,7 @@ int run(bench::Options args) {
   for (auto& parameter : model->decoder->named_parameters())
     if (parameter.key() == "output_layer.bias") parameter.value()[model->settings().eos_id] -= 1e4;
   model->encoder->to(dtype);
+  model->encoder->set_replaying(true);
   model->decoder->to(dtype);
   model->ctc->to(dtype);
   const BeamSearch search(

@@ -3,9 +3,11 @@
 // baseline does it.
 //
 //   bench_gpu_train --batch 32 --precision bf16-mixed --steps 60 [--graphs false] [--trace step.json]
+//   bench_gpu_train --batch 8 --seconds 15.39 --steps 210 --losses true     // no padding in a recording
 //
 // Prints one JSON line: the median step, with the device waited for after each step as the baseline
-// does. --trace writes a profile of three steps for a trace viewer.
+// does. --trace writes a profile of three steps for a trace viewer. --losses adds the losses of some
+// steps: how far runs drift apart.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -68,6 +70,21 @@ trainer::Batch random_batch(std::int64_t size, double seconds, std::int64_t voca
   return batch;
 }
 
+// Notes every loss on the way.
+class Watched final : public trainer::ModuleModel {
+ public:
+  explicit Watched(const AsrModel& model) : ModuleModel(model.ptr()), model_(model) {}
+  trainer::StepOutput training_step(const trainer::Batch& batch) override {
+    trainer::StepOutput output = model_.training_step(batch);
+    losses.push_back(output.loss.detach());
+    return output;
+  }
+  std::vector<torch::Tensor> losses;
+
+ private:
+  AsrTrainable model_;
+};
+
 // Waits for the device after every step and notes the time; records a profile of some steps.
 class StepClock final : public trainer::Callback {
  public:
@@ -93,7 +110,8 @@ int run(bench::Options args) {
   torch::manual_seed(0);
   const std::int64_t steps = std::stoll(args["steps"]), size = std::stoll(args["batch"]);
   const AsrSettings settings = recipe_settings();
-  AsrTrainable model(AsrModel(Build{torch::kCUDA}, settings));
+  const AsrModel recipe(Build{torch::kCUDA}, settings);
+  Watched model(recipe);
   std::vector<trainer::Batch> batches;
   for (std::int64_t i = 0; i < 8; ++i)
     batches.push_back(random_batch(size, std::stod(args["seconds"]), settings.vocab_size));
@@ -133,9 +151,11 @@ int run(bench::Options args) {
   out["ms_per_step"] = median;
   out["audio_seconds_per_second"] =
       static_cast<double>(size) * std::stod(args["seconds"]) / median * 1e3;
-  out["recorded_passes"] = model.model()->encoder->num_recorded_passes();
+  out["recorded_passes"] = recipe->encoder->num_recorded_passes();
   out["peak_gib"] = static_cast<double>(memory.allocated_bytes[0].peak) / (1LL << 30);
   out["reserved_gib"] = static_cast<double>(memory.reserved_bytes[0].current) / (1LL << 30);
+  for (std::size_t i = 9; args["losses"] == "true" && i < model.losses.size(); i += 10)
+    out["loss"].push_back(model.losses[i].item<double>());
   fmt::print("{}\n", to_json_line(out));
   return 0;
 }
@@ -150,6 +170,7 @@ int main(int argc, char** argv) {
                                      {"steps", "70"},
                                      {"precision", "bf16-mixed"},
                                      {"graphs", "auto"},
+                                     {"losses", "false"},
                                      {"trace", ""}}));
   } catch (const std::exception&) {
     return report_and_exit_code();

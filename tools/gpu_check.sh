@@ -18,7 +18,7 @@ if [[ $what == *build* ]]; then
     -DCMAKE_LIBRARY_PATH="$prefix/lib/x86_64-linux-gnu" -DCMAKE_INCLUDE_PATH="$prefix/include" >build-gpu.log 2>&1 ||
     { cat build-gpu.log; exit 4; }
   cmake --build build-gpu -j "$(nproc)" -- -k 0 --quiet || status=1
-  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_train bench_owsm_folder bench_trainer_ddp \
+  cmake --build build-gpu -j "$(nproc)" --target bench_decode bench_gpu_kernels bench_gpu_train bench_owsm_folder bench_trainer_ddp \
     bench_trainer_step -- -k 0 --quiet || status=1
 fi
 if [[ $what == *test* ]]; then
@@ -41,6 +41,7 @@ if [[ $what == *bench* ]]; then
       python3 bench/trainer_lightning.py "${words[@]}" device=cuda "start=$(date +%s.%N)" 2>/dev/null || echo "lightning: failed"
     done
   done
+  build-gpu/bin/bench_gpu_kernels || status=1
   build-gpu/bin/bench_trainer_step hidden=1024 batch=64 steps=100 || status=1
   for case in '1 0 256' '5 0 128' '5 0 256' '5 0.3 128' '1 0 1' '5 0 1'; do
     read -r beam ctc batch <<<"$case"

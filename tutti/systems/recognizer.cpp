@@ -1,9 +1,11 @@
 #include "tutti/systems/recognizer.h"
 
 #include <fmt/format.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
@@ -67,6 +69,43 @@ speech::LanguageModel load_language_model(const speech::ModelFolder& source,
   return lm;
 }
 
+// The first batch on a GPU loads libraries and kernels, which takes a second: a model of one block and
+// few tokens, but of the same widths, has them loaded while the weights are read.
+void warm_up(speech::AsrSettings asr, const speech::Speech2TextOptions& options) {
+  try {
+    const torch::Device device = speech::parse_device(options.device);
+    if (!device.is_cuda() || asr.prompt_encoder) return;
+    const torch::NoGradGuard no_grad;
+    const torch::ScalarType type = speech::parse_dtype(options.dtype);
+    asr.encoder.num_blocks = asr.decoder.num_blocks = 1;
+    asr.encoder.interctc_layer_idx.clear();
+    asr.vocab_size = 64;
+    asr.sos_id = asr.eos_id = asr.vocab_size - 1;
+    speech::AsrModel model(speech::Build{device}, asr);
+    model->eval();
+    model->encoder->to(type);
+    const std::int64_t samples = 2 * asr.frontend.fs;
+    const speech::Encoded encoded =
+        model->encode(model->frontend.is_empty()
+                          ? torch::zeros({1, 200, asr.input_size}, torch::TensorOptions(device))
+                          : torch::zeros({1, samples}, torch::TensorOptions(device)),
+                      {model->frontend.is_empty() ? 200 : samples});
+    if (!model->decoder.is_empty()) {
+      model->decoder->to(type);
+      speech::DecoderCache cache =
+          model->decoder->start(encoded.out, encoded.lengths, options.beam_size);
+      model->decoder
+          ->step(
+              torch::zeros({options.beam_size}, torch::TensorOptions(device).dtype(torch::kInt64)),
+              cache)
+          .topk(1, 1);
+    }
+    torch::cuda::synchronize(device.index());
+  } catch (const std::exception& error) {  // the real model's to tell
+    log::debug("nothing was loaded ahead: {}", error.what());
+  }
+}
+
 // `training` is a resolved training config of ours, or what became of ESPnet's (model_source.h).
 Recognizer build(const config::Node& training, const speech::ModelFolder& source,
                  speech::Speech2TextOptions options, const config::Node& asked) {
@@ -76,6 +115,7 @@ Recognizer build(const config::Node& training, const speech::ModelFolder& source
   problems.throw_if_any();
   complete_options(training, asked, options);
   // Made where it will work, and without first weights: drawing a billion of them takes ten seconds.
+  const auto warmed = std::async(std::launch::async, [&] { warm_up(asr, options); });
   speech::AsrModel network(speech::Build{speech::parse_device(options.device), false}, asr);
   speech::load_published_weights(*network, read_weights(weights), weights.string());
   Recognizer out;

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <exception>
+
 #include "tutti/core/error.h"
 
 namespace tutti::speech {
@@ -12,17 +14,22 @@ class DecoderScorer : public StepScorer {
   DecoderScorer(TransformerDecoder decoder, const torch::Tensor& memory, const Lengths& lengths,
                 std::int64_t beam)
       : decoder_(std::move(decoder)), cache_(decoder_->start(memory, lengths, beam)) {}
+  ~DecoderScorer() override {
+    // What an error has left half done is not for the next search.
+    if (std::uncaught_exceptions() == exceptions_) decoder_->keep(std::move(cache_));
+  }
   torch::Tensor step(const torch::Tensor& tokens) override {
     return decoder_->step(tokens, cache_);
   }
   void reorder(const torch::Tensor& parents_N) override { cache_.reorder(parents_N); }
   void select_utterances(const torch::Tensor& utterances) override {
-    cache_.select_utterances(utterances);
+    decoder_->keep(cache_.select_utterances(utterances));
   }
 
  private:
   TransformerDecoder decoder_;
   DecoderCache cache_;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 class LmScorer : public StepScorer {

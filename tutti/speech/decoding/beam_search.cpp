@@ -170,7 +170,8 @@ Search::Candidates Search::candidates() {
   };
   if (!ctc_) {
     // The best `beam` of all rows are among the best `beam` of each row.
-    take(std::get<1>(order.topk(std::min(beam_, vocab), 1)));
+    take(beam_ == 1 ? order.argmax(1, /*keepdim=*/true)
+                    : std::get<1>(order.topk(std::min(beam_, vocab), 1)));
     return out;
   }
   const auto pre_beam =

@@ -95,6 +95,7 @@ std::vector<std::vector<LanguageGuess>> OwsmSearch::languages(const Encoded& enc
                                   .index_select(1, to_device(language_ids_, device_))
                                   .to(torch::kFloat32)
                                   .softmax(1);
+  decoder->keep(std::move(cache));
   const auto most = static_cast<std::int64_t>(std::min(nbest, language_ids_.size()));
   const auto [values, places] = probs.topk(most, 1);
   const torch::Tensor value = values.to(torch::kCPU), place = places.to(torch::kCPU);

@@ -24,15 +24,6 @@
 namespace tutti::speech {
 namespace {
 
-torch::ScalarType parse_dtype(const std::string& name) {
-  if (name == "float32") return torch::kFloat32;
-  if (name == "bfloat16") return torch::kBFloat16;
-  if (name == "float16") return torch::kFloat16;
-  if (name == "float64") return torch::kFloat64;
-  throw ConfigError(
-      fmt::format("dtype: got '{}', expected float32, bfloat16, float16 or float64", name));
-}
-
 // Samples between two encoder frames.
 std::int64_t samples_per_frame(const AsrModel& model) {
   // Far from the edges, 4800 feature frames (a multiple of every subsampling factor) give 4800 /
@@ -61,6 +52,15 @@ LogProbs rows_of(const torch::Tensor& log_probs_TV, std::int64_t frames) {
 }
 
 }  // namespace
+
+torch::ScalarType parse_dtype(const std::string& name) {
+  if (name == "float32") return torch::kFloat32;
+  if (name == "bfloat16") return torch::kBFloat16;
+  if (name == "float16") return torch::kFloat16;
+  if (name == "float64") return torch::kFloat64;
+  throw ConfigError(
+      fmt::format("dtype: got '{}', expected float32, bfloat16, float16 or float64", name));
+}
 
 // auto: a worker sees the GPUs it was given and no others (CUDA_VISIBLE_DEVICES).
 torch::Device parse_device(const std::string& name) {
@@ -104,6 +104,7 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   // The frontend and the statistics stay in float32: the encoder takes its features in its own
   // type.
   model_->encoder->to(dtype);
+  model_->encoder->set_replaying(true);
   if (is_owsm_ctc()) model_->prompt_to(dtype);
   if (!model_->ctc.is_empty()) model_->ctc->to(dtype);
   if (!model_->decoder.is_empty()) model_->decoder->to(dtype);
@@ -227,6 +228,7 @@ void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
       run(positions);
     } catch (const std::exception& error) {
       if (!trainer::is_out_of_memory(error)) throw;
+      if (!model_->decoder.is_empty()) model_->decoder->forget_kept();
 #ifdef TUTTI_WITH_CUDA
       if (device_.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
 #endif

@@ -158,5 +158,7 @@ class Speech2Text {
 
 // "auto" (the GPU this process was given, else the CPU), cpu, cuda or cuda:N. Throws ConfigError.
 torch::Device parse_device(const std::string& name);
+// float32, bfloat16, float16 or float64. Throws ConfigError.
+torch::ScalarType parse_dtype(const std::string& name);
 
 }  // namespace tutti::speech

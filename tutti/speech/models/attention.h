@@ -69,6 +69,13 @@ class AttentionImpl : public torch::nn::Module {
   // (B, H, T, dk) -> (B, T, D), through linear_out.
   torch::Tensor merge_heads(const torch::Tensor& x_BHTd);
 
+  // For steps that compute all of it themselves; none has norms of its own.
+  bool has_norms() const { return !q_norm_.is_empty(); }
+  const Linear& query() const { return linear_q_; }
+  const Linear& key() const { return linear_k_; }
+  const Linear& value() const { return linear_v_; }
+  const Linear& out() const { return linear_out_; }
+
  private:
   torch::Tensor split_heads(const torch::Tensor& x_BTD) const;
   torch::Tensor relative_scores(const torch::Tensor& query_HMd, const BatchContext& context);

@@ -11,11 +11,27 @@
 
 namespace tutti::speech {
 
+namespace {
+
+constexpr std::size_t kMaxKept = 8;
+constexpr std::int64_t kFrameStep = 64;   // of what few hypotheses look at
+constexpr std::int64_t kShortPrompt = 8;  // is read token by token, by recorded steps
+
+gpu::StepLinear weights_of(const Linear& linear) { return {linear->weight, linear->bias}; }
+gpu::StepNorm weights_of(const LayerNorm& norm) { return {norm->weight, norm->bias, norm->eps()}; }
+
+}  // namespace
+
 void DecoderCache::reorder(const torch::Tensor& parents_N) {
   if (length == 0 || beam == 1) return;
   torch::NoGradGuard no_grad;
-  if (ancestors.defined()) {
+  if (scattered) {
     ancestors.copy_(ancestors.index_select(0, parents_N));  // recordings know this tensor
+    return;
+  }
+  if (self_kv.is_cuda()) {  // a prompt's; recordings know this tensor
+    torch::Tensor said = self_kv.narrow(4, 0, length);
+    said.copy_(said.index_select(2, parents_N));
     return;
   }
   if (!spare.defined() || spare.sizes() != self_kv.sizes()) spare = torch::empty_like(self_kv);
@@ -25,25 +41,41 @@ void DecoderCache::reorder(const torch::Tensor& parents_N) {
 }
 
 void DecoderCache::settle() {
-  if (!ancestors.defined()) return;
   graph.forget();
-  torch::Tensor whole = torch::zeros_like(self_kv);
-  for (std::int64_t p = 0; p < length; ++p)
-    whole.select(4, p).copy_(
-        self_kv.select(4, p).index_select(2, ancestors.select(1, p).to(torch::kInt64)));
-  self_kv = whole;
+  if (!scattered) {
+    ancestors = torch::Tensor();
+    return;
+  }
+  self_kv = whole_rows(ancestors.to(torch::kInt64));
   ancestors = torch::Tensor();
+  scattered = false;
 }
 
-void DecoderCache::select_utterances(const torch::Tensor& utterances) {
+torch::Tensor DecoderCache::whole_rows(const torch::Tensor& ancestors_NC) const {
+  std::vector<std::int64_t> sizes = self_kv.sizes().vec();
+  sizes[2] = ancestors_NC.size(0);
+  torch::Tensor whole = torch::zeros(sizes, self_kv.options());
+  for (std::int64_t p = 0; p < length; ++p)
+    whole.select(4, p).copy_(self_kv.select(4, p).index_select(2, ancestors_NC.select(1, p)));
+  return whole;
+}
+
+DecoderCache DecoderCache::select_utterances(const torch::Tensor& utterances) {
   torch::NoGradGuard no_grad;
-  settle();
-  memory_kv = memory_kv.index_select(2, utterances);
-  if (memory_bias.defined()) memory_bias = memory_bias.index_select(0, utterances);
+  DecoderCache before = std::move(*this);
+  *this = DecoderCache();
+  length = before.length;
+  beam = before.beam;
+  few = before.few;
+  memory_kv = before.memory_kv.index_select(2, utterances);
+  if (before.memory_bias.defined()) memory_bias = before.memory_bias.index_select(0, utterances);
   const auto lanes = torch::arange(beam, utterances.options());
   const auto rows = (utterances.unsqueeze(1) * beam + lanes.unsqueeze(0)).flatten();
-  self_kv = self_kv.index_select(2, rows);
-  spare = torch::Tensor();
+  if (before.scattered)
+    self_kv = before.whole_rows(before.ancestors.index_select(0, rows).to(torch::kInt64));
+  else
+    self_kv = before.self_kv.index_select(2, rows);
+  return before;
 }
 
 void DecoderCache::reserve(std::int64_t wanted) {
@@ -84,8 +116,23 @@ torch::Tensor DecoderLayerImpl::forward(torch::Tensor tgt, const torch::Tensor& 
 }
 
 void DecoderLayerImpl::project_memory(const torch::Tensor& memory_UTD, torch::Tensor kv) {
-  kv[0].copy_(src_attn_->project_key(memory_UTD));
-  kv[1].copy_(src_attn_->project_value(memory_UTD));
+  const torch::Tensor frames = kv.narrow(3, 0, memory_UTD.size(1));
+  frames[0].copy_(src_attn_->project_key(memory_UTD));
+  frames[1].copy_(src_attn_->project_value(memory_UTD));
+}
+
+gpu::StepLayer DecoderLayerImpl::weights() const {
+  return {.self_norm = weights_of(norm1_),
+          .memory_norm = weights_of(norm2_),
+          .feed_forward_norm = weights_of(norm3_),
+          .q = weights_of(self_attn_->query()),
+          .k = weights_of(self_attn_->key()),
+          .v = weights_of(self_attn_->value()),
+          .out = weights_of(self_attn_->out()),
+          .memory_q = weights_of(src_attn_->query()),
+          .memory_out = weights_of(src_attn_->out()),
+          .w_1 = weights_of(feed_forward_->first()),
+          .w_2 = weights_of(feed_forward_->second())};
 }
 
 torch::Tensor DecoderLayerImpl::step(torch::Tensor x, const DecoderCache& cache, std::int64_t layer,
@@ -96,7 +143,7 @@ torch::Tensor DecoderLayerImpl::step(torch::Tensor x, const DecoderCache& cache,
   const torch::Tensor q = self_attn_->project_query(normed), k = self_attn_->project_key(normed),
                       v = self_attn_->project_value(normed);
   torch::Tensor said;
-  if (cache.ancestors.defined()) {
+  if (cache.scattered) {
     said = cuda_attend_past(q, k, v, k_cache, v_cache, cache.ancestors, cache.position);
   } else {
     k_cache.narrow(2, cache.length, added).copy_(k);
@@ -172,22 +219,87 @@ torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& encoded_BTD,
   return output_layer_(norm_of(x, after_norm_));
 }
 
+gpu::StepDecoder TransformerDecoderImpl::step_weights() const {
+  gpu::StepDecoder out{.embedding = embedding_->weight,
+                       .layers = {},
+                       .after_norm = weights_of(after_norm_),
+                       .output = weights_of(output_layer_),
+                       .heads = settings_.attention_heads};
+  for (const DecoderLayer& layer : layers_) {
+    if (layer->has_attention_norms()) return {};
+    out.layers.push_back(layer->weights());
+  }
+  return out;
+}
+
+// Weights move together: a few tell whether they did.
+std::vector<const void*> TransformerDecoderImpl::weight_places() const {
+  std::vector<const void*> places{embedding_->weight.data_ptr(), output_layer_->weight.data_ptr()};
+  for (const DecoderLayer& layer : layers_)
+    places.push_back(layer->weights().w_1.weight.data_ptr());
+  return places;
+}
+
+void TransformerDecoderImpl::keep(DecoderCache cache) {
+  if (!cache.memory_kv.is_cuda()) return;
+  const std::size_t limit = gpu::most_kept_bytes(cache.memory_kv.device());
+  std::size_t bytes = cache.num_bytes();
+  if (bytes > limit) return;
+  // From the newest on, as many as there is room for.
+  std::size_t first = kept_.size();
+  while (first > 0 && kept_.size() - first + 1 < kMaxKept &&
+         bytes + kept_[first - 1].cache.num_bytes() <= limit)
+    bytes += kept_[--first].cache.num_bytes();
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(first));
+  kept_.push_back({std::move(cache), weight_places()});
+}
+
+DecoderCache TransformerDecoderImpl::take_kept(const CacheSize& size,
+                                               const torch::Tensor& memory_bias) {
+  const auto fits = [&](const Kept& kept) {
+    const DecoderCache& cache = kept.cache;
+    return cache.few == size.few && cache.num_utterances() == size.utterances &&
+           cache.memory_kv.size(4) == size.frames && cache.beam == size.beam &&
+           cache.capacity() >= size.capacity &&
+           cache.memory_bias.defined() == memory_bias.defined() && kept.weights == weight_places();
+  };
+  const auto found = std::find_if(kept_.begin(), kept_.end(), fits);
+  if (found == kept_.end()) return {};
+  DecoderCache cache = std::move(found->cache);
+  kept_.erase(found);
+  // The recorded step knows these tensors: they stay, with new contents.
+  if (memory_bias.defined()) cache.memory_bias.copy_(memory_bias);
+  cache.scattered = false;
+  cache.length = 0;
+  return cache;
+}
+
 DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,
                                            const Lengths& memory_lengths, std::int64_t beam,
                                            std::int64_t capacity) {
   torch::NoGradGuard no_grad;
-  DecoderCache cache;
-  cache.beam = beam;
-  const std::int64_t heads = settings_.attention_heads;
-  cache.memory_kv = torch::empty({settings_.num_blocks, 2, memory_UTD.size(0), heads,
-                                  memory_UTD.size(1), settings_.size / heads},
+  const std::int64_t utterances = memory_UTD.size(0), heads = settings_.attention_heads;
+  const bool few = memory_UTD.is_cuda() && utterances * beam <= gpu::kMostStepRows &&
+                   gpu::can_step_few_rows(step_weights());
+  // Few hypotheses look at one of few numbers of frames, so that their recorded steps fit again.
+  const std::int64_t frames =
+      few ? (memory_UTD.size(1) + kFrameStep - 1) / kFrameStep * kFrameStep : memory_UTD.size(1);
+  const torch::Tensor memory_bias = key_bias(memory_lengths, frames, memory_UTD.options());
+  DecoderCache cache = take_kept({utterances, frames, beam, capacity, few}, memory_bias);
+  if (!cache.memory_kv.defined()) {
+    cache.beam = beam;
+    cache.few = few;
+    cache.memory_kv =
+        torch::empty({settings_.num_blocks, 2, utterances, heads, frames, settings_.size / heads},
+                     memory_UTD.options());
+    if (few) cache.memory_kv.zero_();  // what is past the end must be a number
+    cache.memory_bias = memory_bias;
+    cache.self_kv = torch::zeros({settings_.num_blocks, 2, utterances * beam, heads,
+                                  std::max<std::int64_t>(capacity, 1), settings_.size / heads},
                                  memory_UTD.options());
+  }
   for (std::size_t i = 0; i < layers_.size(); ++i)
     layers_[i]->project_memory(memory_UTD, cache.memory_kv[static_cast<std::int64_t>(i)]);
-  cache.memory_bias = key_bias(memory_lengths, memory_UTD.size(1), cache.memory_kv.options());
-  cache.self_kv = torch::zeros({settings_.num_blocks, 2, memory_UTD.size(0) * beam, heads,
-                                std::max<std::int64_t>(capacity, 1), settings_.size / heads},
-                               cache.memory_kv.options());
   return cache;
 }
 
@@ -202,6 +314,42 @@ torch::Tensor TransformerDecoderImpl::run_step(const torch::Tensor& tokens_NL,
                             torch::kFloat32);
 }
 
+// One token for each hypothesis, on a GPU.
+torch::Tensor TransformerDecoderImpl::step_by_one(const torch::Tensor& tokens_N1,
+                                                  DecoderCache& cache) {
+  const std::int64_t rows = tokens_N1.size(0);
+  if (!cache.scattered) {
+    const auto ids = torch::TensorOptions(tokens_N1.device());
+    const torch::Tensor own = torch::arange(rows, ids.dtype(torch::kInt32)).unsqueeze(1);
+    if (cache.ancestors.defined()) {  // of a search before
+      cache.ancestors.copy_(own);
+      cache.position.fill_(cache.length);
+    } else {
+      cache.ancestors = own.repeat({1, cache.capacity()});
+      cache.position = torch::full({1}, cache.length, ids.dtype(torch::kInt64));
+      cache.tokens = torch::empty({rows, 1}, ids.dtype(torch::kInt64));
+      cache.table = positions_.rows(0, cache.capacity(), embedding_->weight.options());
+    }
+    cache.scattered = true;
+  }
+  cache.tokens.copy_(tokens_N1);
+  const torch::Tensor log_probs = cache.graph.run(tokens_N1.device(), [&] {
+    torch::Tensor out;
+    if (cache.few)
+      out = torch::log_softmax(
+          gpu::step_few_rows(step_weights(),
+                             {cache.memory_kv, cache.memory_bias, cache.self_kv, cache.ancestors,
+                              cache.position, cache.tokens, cache.table}),
+          -1);
+    else
+      out = run_step(cache.tokens, cache.table.index_select(0, cache.position), {}, cache);
+    cache.position.add_(1);
+    return out;
+  });
+  ++cache.length;
+  return log_probs;
+}
+
 torch::Tensor TransformerDecoderImpl::step(const torch::Tensor& tokens, DecoderCache& cache) {
   torch::NoGradGuard no_grad;
   const torch::Tensor tokens_NL = tokens.dim() == 1 ? tokens.unsqueeze(1) : tokens;
@@ -210,30 +358,17 @@ torch::Tensor TransformerDecoderImpl::step(const torch::Tensor& tokens, DecoderC
     throw InternalError("decoder step: got tokens of " + std::to_string(rows) +
                         " hypotheses, the cache has " + std::to_string(cache.num_hypotheses()));
   cache.reserve(cache.length + added);
-  const auto like = embedding_->weight.options();
   torch::Tensor log_probs;
-  if (added > 1 || !can_attend_past(cache.self_kv[0][0])) {
-    cache.settle();
-    const torch::Tensor causal =
-        added == 1 ? torch::Tensor() : causal_bias(added, cache.length, like);
-    log_probs = run_step(tokens_NL, positions_.rows(cache.length, added, like), causal, cache);
-  } else {
-    if (!cache.ancestors.defined()) {
-      const auto ids = torch::TensorOptions(tokens.device());
-      cache.ancestors =
-          torch::arange(rows, ids.dtype(torch::kInt32)).unsqueeze(1).repeat({1, cache.capacity()});
-      cache.position = torch::full({1}, cache.length, ids.dtype(torch::kInt64));
-      cache.tokens = torch::empty({rows, 1}, ids.dtype(torch::kInt64));
-      cache.table = positions_.rows(0, cache.capacity(), like);
-    }
-    cache.tokens.copy_(tokens_NL);
-    log_probs = cache.graph.run(tokens.device(), [&] {
-      torch::Tensor out =
-          run_step(cache.tokens, cache.table.index_select(0, cache.position), {}, cache);
-      cache.position.add_(1);
-      return out;
-    });
+  if (added <= (cache.few ? kShortPrompt : 1) && can_attend_past(cache.self_kv[0][0])) {
+    for (std::int64_t i = 0; i < added; ++i)
+      log_probs = step_by_one(tokens_NL.narrow(1, i, 1), cache);
+    return log_probs;
   }
+  if (cache.scattered) cache.settle();
+  const auto like = embedding_->weight.options();
+  const torch::Tensor causal =
+      added == 1 ? torch::Tensor() : causal_bias(added, cache.length, like);
+  log_probs = run_step(tokens_NL, positions_.rows(cache.length, added, like), causal, cache);
   cache.length += added;
   return log_probs;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/speech/models/attention.h"
+#include "tutti/speech/models/gpu/decoder_step.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/step_graph.h"
@@ -25,32 +26,41 @@ namespace tutti::speech {
 //
 // On a CPU a row holds all of its hypothesis, and reorder() copies rows. On a GPU a row holds what
 // was said in it, `ancestors` says where the rest of its hypothesis lies, and a step runs as one
-// recorded launch.
+// recorded launch, which is kept for the next search (TransformerDecoder::keep).
 struct DecoderCache {
-  torch::Tensor memory_kv;    // (layers, 2, U, H, T, dk)
+  torch::Tensor memory_kv;    // (layers, 2, U, H, T, dk); of few hypotheses T is padded
   torch::Tensor memory_bias;  // (U, 1, 1, T): 0 or -inf, or undefined when nothing is padded
   torch::Tensor self_kv;    // (layers, 2, N, H, capacity, dk); only [.. :length ..] means anything
   torch::Tensor spare;      // same shape; the other half of the double buffer of reorder()
-  torch::Tensor ancestors;  // (N, capacity) int32; undefined: rows are whole
+  torch::Tensor ancestors;  // (N, capacity) int32; undefined at first
   torch::Tensor position;   // (1) int64, = length; where ancestors are
   torch::Tensor tokens;     // (N, 1) int64, the newest; where ancestors are
   torch::Tensor table;      // (capacity, D) position vectors; where ancestors are
   std::int64_t length = 0;  // tokens seen so far
   std::int64_t beam = 1;
+  bool scattered = false;  // rows are as `ancestors` says; else they are whole
+  bool few = false;        // a step is done by step_few_rows()
   StepGraph graph;
 
+  std::size_t num_bytes() const { return memory_kv.nbytes() + self_kv.nbytes(); }
   std::int64_t num_utterances() const { return memory_kv.size(2); }
   std::int64_t num_hypotheses() const { return self_kv.size(2); }
   std::int64_t capacity() const { return self_kv.size(4); }
   // New row i continues old row parents_N[i] (int64, on the cache's device). A parent belongs to
   // the same utterance: memory is not moved.
   void reorder(const torch::Tensor& parents_N);
-  // Keeps these utterances only, in this order, with all their hypotheses.
-  void select_utterances(const torch::Tensor& utterances);
+  // Keeps these utterances only, in this order, with all their hypotheses. Returns the cache as it
+  // was, for who keeps it.
+  DecoderCache select_utterances(const torch::Tensor& utterances);
   // Room for so many tokens.
   void reserve(std::int64_t capacity);
-  // Makes rows whole again.
+
+ private:
+  // Makes rows whole again, for other steps or sizes than the recorded.
   void settle();
+  // self_kv with rows that hold all of what these ancestors (N, capacity; int64) said.
+  torch::Tensor whole_rows(const torch::Tensor& ancestors_NC) const;
+  friend class TransformerDecoderImpl;
 };
 
 class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable {
@@ -64,6 +74,9 @@ class DecoderLayerImpl : public torch::nn::Module, public trainer::Recomputable 
                      const torch::Tensor& causal_bias);
   // Writes keys and values of the memory to kv (2, U, H, T, dk).
   void project_memory(const torch::Tensor& memory_UTD, torch::Tensor kv);
+  // For steps of few hypotheses; only the newest kinds of layers have norms in attention.
+  bool has_attention_norms() const { return self_attn_->has_norms(); }
+  gpu::StepLayer weights() const;
 
  private:
   Attention self_attn_{nullptr}, src_attn_{nullptr};
@@ -82,16 +95,35 @@ class TransformerDecoderImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& memory_BTD, const Lengths& memory_lengths,
                         const torch::Tensor& tokens_in_BL, const Lengths& token_lengths);
 
-  // A cache for `beam` hypotheses of each utterance, with room for `capacity` tokens (it grows).
+  // A cache for `beam` hypotheses of each utterance, with room for `capacity` tokens (it grows): a
+  // kept one if there is one of these sizes.
   DecoderCache start(const torch::Tensor& memory_UTD, const Lengths& memory_lengths,
                      std::int64_t beam, std::int64_t capacity = 64);
   // Takes the newest token of every hypothesis, (N) or a prompt (N, L), and gives log-probabilities
   // of the next one: (N, V) float32. REQUIRES: no gradients wanted, eval mode.
   torch::Tensor step(const torch::Tensor& tokens, DecoderCache& cache);
 
+  // Keeps the cache of a search that is over, for its recorded step: to record one takes as long as
+  // ten. The newest, in a small part of the GPU's memory.
+  void keep(DecoderCache cache);
+  void forget_kept() { kept_.clear(); }
+  std::size_t num_kept() const { return kept_.size(); }
+
   const DecoderSettings& settings() const { return settings_; }
 
  private:
+  struct Kept {
+    DecoderCache cache;
+    std::vector<const void*> weights;  // that the recorded step reads
+  };
+  gpu::StepDecoder step_weights() const;
+  std::vector<const void*> weight_places() const;
+  struct CacheSize {
+    std::int64_t utterances, frames, beam, capacity;
+    bool few;
+  };
+  DecoderCache take_kept(const CacheSize& size, const torch::Tensor& memory_bias);
+  torch::Tensor step_by_one(const torch::Tensor& tokens_N1, DecoderCache& cache);
   torch::Tensor embed_tokens(const torch::Tensor& tokens_BL, const torch::Tensor& positions_LD);
   torch::Tensor run_step(const torch::Tensor& tokens_NL, const torch::Tensor& positions_LD,
                          const torch::Tensor& causal, const DecoderCache& cache);
@@ -102,6 +134,7 @@ class TransformerDecoderImpl : public torch::nn::Module {
   Linear output_layer_{nullptr};
   PositionTable positions_;
   DecoderSettings settings_;
+  std::vector<Kept> kept_;  // the newest last
 };
 TORCH_MODULE(TransformerDecoder);
 

@@ -8,6 +8,8 @@
 #include "tutti/core/error.h"
 #include "tutti/speech/models/encoder_blocks.h"
 #include "tutti/speech/models/fused.h"
+#include "tutti/trainer/autocast.h"
+#include "tutti/trainer/out_of_memory.h"
 
 namespace tutti::speech {
 
@@ -16,6 +18,7 @@ namespace {
 // A GPU's work for one block, in parameters x frames, that takes as long as launching the block's
 // kernels one by one (measured on an H200 in bf16; on slower GPUs less work would do).
 constexpr double kHostBoundWork = 4e10;
+constexpr std::size_t kMaxReplays = 32;
 
 // Up to a multiple of a step that grows with the size: sizes are few, and padding is a `parts`-th
 // of them or less, a quarter of that in the mean.
@@ -135,6 +138,7 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
   const std::int64_t batch = x.size(0), frames = x.size(1);
   const bool recorded = recorded_.is_on() && is_training() && prompt == nullptr &&
                         batch * frames <= most_recorded_frames_;
+  const bool replayed = can_replay(x, prompt);
   BatchContext context;
   if (prompt != nullptr) {
     x = torch::cat({prompt->prefix_BPD.to(x.scalar_type()), x}, 1);
@@ -149,6 +153,12 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     // Something to look at: a row of no frame would be NaN.
     context.lengths.resize(static_cast<std::size_t>(rows), columns);
   }
+  if (replayed) {
+    // Utterances of one length, windows, need no padding to find their recording.
+    if (frames != last_frames_)
+      x = torch::constant_pad_nd(x, {0, 0, 0, rounded_up(frames, 8, 16) - frames});
+    last_frames_ = frames;
+  }
   context.valid_BT = valid_mask(context.lengths, x.size(1), x.device());
   if (context.valid_BT.defined()) {
     context.key_bias = key_bias(context.lengths, x.size(1), x.options());
@@ -158,6 +168,10 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
   x = add_positions(x, context);
   if (recorded) {
     result.out = run_recorded(x, context).narrow(0, 0, batch).narrow(1, 0, frames);
+    return result;
+  }
+  if (replayed) {
+    result.out = run_replayed(x, context).narrow(1, 0, frames);
     return result;
   }
 
@@ -184,18 +198,68 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
   return result;
 }
 
+torch::Tensor EncoderImpl::run_blocks(const RecordedStack::Inputs& in, const Lengths& lengths) {
+  BatchContext context;
+  context.lengths = lengths;
+  context.valid_BT = in.valid_BT;
+  context.key_bias = in.key_bias;
+  context.positions = in.positions;
+  torch::Tensor x = in.x;
+  for (const auto& block : blocks_) x = block->forward(x, context);
+  return norm_of(x, after_norm_);
+}
+
 torch::Tensor EncoderImpl::run_recorded(const torch::Tensor& x, const BatchContext& context) {
-  return recorded_.run({x, context.valid_BT, context.key_bias, context.positions},
-                       recorded_parameters_, [&](const RecordedStack::Inputs& in) {
-                         BatchContext here;
-                         here.lengths = context.lengths;
-                         here.valid_BT = in.valid_BT;
-                         here.key_bias = in.key_bias;
-                         here.positions = in.positions;
-                         torch::Tensor y = in.x;
-                         for (const auto& block : blocks_) y = block->forward(y, here);
-                         return norm_of(y, after_norm_);
-                       });
+  return recorded_.run(
+      {x, context.valid_BT, context.key_bias, context.positions}, recorded_parameters_,
+      [&](const RecordedStack::Inputs& in) { return run_blocks(in, context.lengths); });
+}
+
+bool EncoderImpl::can_replay(const torch::Tensor& x, const EncoderPrompt* prompt) const {
+  return replaying_ && x.is_cuda() && x.size(0) == 1 && x.size(1) <= most_recorded_frames_ &&
+         prompt == nullptr && !is_training() && !torch::GradMode::is_enabled() &&
+         settings_.positions != PositionKind::kLegacyRelative &&
+         settings_.interctc_layer_idx.empty() && !trainer::autocast_on(at::kCUDA);
+}
+
+torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchContext& context) {
+  const RecordedStack::Inputs given{x, context.valid_BT, context.key_bias, context.positions};
+  const std::vector<std::int64_t> key{x.size(1), static_cast<std::int64_t>(x.scalar_type()),
+                                      given.valid_BT.defined(),
+                                      given.positions.defined() ? given.positions.size(1) : 0};
+  if (replays_.size() == kMaxReplays && replays_.count(key) == 0)
+    replays_.erase(std::min_element(replays_.begin(), replays_.end(), [](auto& a, auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  Replay& replay = replays_[key];
+  replay.last_use = ++num_uses_;
+  const auto write = [](torch::Tensor& to, const torch::Tensor& from) {
+    if (!from.defined()) return;
+    if (to.defined())
+      to.copy_(from);
+    else
+      to = from.clone();
+  };
+  write(replay.in.x, given.x);
+  write(replay.in.valid_BT, given.valid_BT);
+  write(replay.in.key_bias, given.key_bias);
+  write(replay.in.positions, given.positions);
+  try {
+    const torch::Tensor out =
+        replay.graph.run(x.device(), [&] { return run_blocks(replay.in, context.lengths); });
+    ++num_replayed_;
+    return out.clone();  // the next utterance is written to the same place
+  } catch (const std::exception& error) {
+    if (!trainer::is_out_of_memory(error)) throw;
+    set_replaying(false);
+  }
+  return run_blocks(given, context.lengths);
+}
+
+void EncoderImpl::set_replaying(bool on) {
+  replays_.clear();
+  replaying_ = on;
+  collect_recorded();
 }
 
 bool EncoderImpl::can_record() const {
@@ -209,6 +273,10 @@ bool EncoderImpl::can_record() const {
 
 void EncoderImpl::set_recording(bool on) {
   recorded_.set_on(on);
+  collect_recorded();
+}
+
+void EncoderImpl::collect_recorded() {
   recorded_parameters_ = after_norm_->parameters();
   std::int64_t size = 0;
   for (const auto& block : blocks_)

@@ -6,6 +6,7 @@
 // to the padded length) use each utterance's own length.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "tutti/speech/models/gpu/recorded_stack.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
+#include "tutti/speech/models/step_graph.h"
 #include "tutti/trainer/recompute.h"
 #include "tutti/trainer/recording.h"
 
@@ -71,9 +73,24 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   bool can_record() const override;
   std::int64_t num_recorded_passes() const { return recorded_.num_replays(); }
 
+  // Outside training: an utterance alone goes through the blocks in one launch, recorded for each of
+  // few lengths at its second sight. REQUIRES: weights stay where they are, or this is said again.
+  void set_replaying(bool on);
+  std::int64_t num_replayed() const { return num_replayed_; }
+
  private:
   torch::Tensor add_positions(const torch::Tensor& x, BatchContext& context);
   torch::Tensor run_recorded(const torch::Tensor& x, const BatchContext& context);
+  void collect_recorded();
+  torch::Tensor run_blocks(const RecordedStack::Inputs& in, const Lengths& lengths);
+  bool can_replay(const torch::Tensor& x, const EncoderPrompt* prompt) const;
+  torch::Tensor run_replayed(const torch::Tensor& x, const BatchContext& context);
+
+  struct Replay {
+    RecordedStack::Inputs in;  // that the recording reads
+    StepGraph graph;
+    std::int64_t last_use = 0;
+  };
 
   EncoderSettings settings_;
   std::shared_ptr<InputLayer> embed_;
@@ -84,6 +101,10 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   RecordedStack recorded_;
   std::vector<torch::Tensor> recorded_parameters_;
   std::int64_t most_recorded_frames_ = 0;  // of a batch: beyond, the GPU is slower than the host
+  bool replaying_ = false;
+  std::map<std::vector<std::int64_t>, Replay> replays_;
+  std::int64_t num_uses_ = 0, num_replayed_ = 0;
+  std::int64_t last_frames_ = 0;  // of the utterance before
 };
 TORCH_MODULE(Encoder);
 

@@ -111,6 +111,8 @@ class FeedForwardImpl : public torch::nn::Module {
   FeedForwardImpl(Build build, std::int64_t size, std::int64_t hidden, double dropout_rate,
                   Activation activation);
   torch::Tensor forward(const torch::Tensor& x);
+  const Linear& first() const { return w_1_; }
+  const Linear& second() const { return w_2_; }
 
  private:
   Linear w_1_{nullptr}, w_2_{nullptr};

@@ -39,7 +39,15 @@ void record(at::cuda::CUDAGraph& graph, PoolId pool, const std::function<void()>
     const c10::cuda::CUDAStreamGuard guard(side);
     // Other threads may allocate meanwhile: a loader, another search.
     graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
-    step();
+    try {
+      step();
+    } catch (...) {  // most likely out of memory; what has begun is ended first
+      try {
+        graph.capture_end();
+      } catch (const std::exception&) {  // the first error says more
+      }
+      throw;
+    }
     graph.capture_end();
   }
   after.record(side);

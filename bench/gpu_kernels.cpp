@@ -1,0 +1,197 @@
+// What kernels of ours reach of a GPU's limits: time, bytes/s and FLOP/s at the sizes of OWSM v4
+// medium's decoder (one hypothesis, five) and of a LibriSpeech-100 training step (128 x 14.8 s).
+//
+//   bench_gpu_kernels
+//
+// The limits are measured first: a copy of 1 GiB, and a bf16 product of 8192 x 8192 matrices. Bytes are
+// those that have to be read and written once. Every kernel runs 36 times in one launch, over as many
+// operands as do not fit into the cache; the best of five turns.
+#include <ATen/cuda/CUDAEvent.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "tutti/speech/cuda/few_rows.h"
+#include "tutti/speech/cuda/fused.h"
+#include "tutti/speech/models/gpu/tools.h"
+#include "tutti/speech/models/step_graph.h"
+
+namespace {
+
+using namespace tutti::speech;
+using torch::Tensor;
+
+constexpr int kCalls = 36, kTurns = 5;
+constexpr auto kType = cuda::Number::kBFloat16;
+
+torch::TensorOptions halves() { return torch::device(torch::kCUDA).dtype(torch::kBFloat16); }
+torch::TensorOptions floats() { return torch::device(torch::kCUDA).dtype(torch::kFloat32); }
+
+double copy_rate = 0, product_rate = 0;  // bytes and operations per second
+
+// Microseconds of one call.
+double time_of(const std::function<void(int)>& call) {
+  StepGraph graph;
+  const Tensor nothing = torch::empty({1}, floats());
+  const auto all = [&] {
+    for (int i = 0; i < kCalls; ++i) call(i);
+    return nothing;
+  };
+  const torch::Device device(torch::kCUDA, 0);
+  for (int i = 0; i < 3; ++i) graph.run(device, all);
+  double best = 1e30;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record();
+    graph.run(device, all);
+    end.record();
+    end.synchronize();
+    best = std::min(best, static_cast<double>(begin.elapsed_time(end)) * 1e3 / kCalls);
+  }
+  return best;
+}
+
+void report(const std::string& name, double bytes, double operations,
+            const std::function<void(int)>& call) {
+  const double us = time_of(call);
+  const double rate = bytes / us * 1e6, work = operations / us * 1e6;
+  fmt::print("| {} | {:.2f} | {:.2f} ({:.0f} %) | {:.1f} ({:.0f} %) |\n", name, us, rate / 1e12,
+             copy_rate > 0 ? 100 * rate / copy_rate : 100.0, work / 1e12,
+             product_rate > 0 ? 100 * work / product_rate : 100.0);
+}
+
+void limits() {
+  const Tensor from = torch::ones({1 << 29}, halves()), to = torch::empty_like(from);
+  const double us = time_of([&](int) { const_cast<Tensor&>(to).copy_(from); });
+  copy_rate = 4.0 * (1 << 29) / us * 1e6;
+  const Tensor a = torch::randn({8192, 8192}, halves()), b = torch::randn({8192, 8192}, halves());
+  Tensor c = torch::empty({8192, 8192}, halves());
+  product_rate = 2.0 * 8192 * 8192 * 8192 / time_of([&](int) { at::mm_out(c, a, b); }) * 1e6;
+  fmt::print("limits: {:.2f} TB/s copied, {:.0f} TFLOP/s of bf16 products\n\n", copy_rate / 1e12,
+             product_rate / 1e12);
+}
+
+void decoder_kernels(std::int64_t rows) {
+  const std::int64_t size = 1024, vocabulary = 50002, layers = 18, heads = 16, frames = 384;
+  const Tensor x = torch::randn({rows, size}, floats()), norm = torch::ones({size}, halves());
+  const Tensor wide = torch::randn({rows, 4 * size}, halves()),
+               bias = torch::zeros({vocabulary}, halves());
+  const Tensor weights = torch::randn({layers, 4 * size, size}, halves());
+  const Tensor output = torch::randn({vocabulary, size}, halves());
+  const Tensor y = torch::empty({rows, vocabulary}, floats()),
+               sum = torch::zeros({rows, size}, floats());
+  const auto stream = [&] { return stream_of(x); };
+  const auto weight = [&](int i) { return weights[i % layers].data_ptr(); };
+  const auto products = [&](std::int64_t out, const void* matrix, bool float_y) {
+    cuda::NormProducts call;
+    call.rows = rows;
+    call.in = size;
+    call.out = out;
+    call.x = x.data_ptr<float>();
+    call.norm_weight = call.norm_bias = norm.data_ptr();
+    call.outputs[0] = {matrix, bias.data_ptr(), y.data_ptr()};
+    call.float_y = float_y;
+    cuda::norm_products(kType, call, stream());
+  };
+  const auto name = [&](const std::string& what) { return fmt::format("{}, {} rows", what, rows); };
+  const auto product = [&](const std::string& what, std::int64_t out, std::int64_t in,
+                           const std::function<void(int)>& call) {
+    report(name(what), 2.0 * out * in, 2.0 * rows * out * in, call);
+  };
+  product("norm + 1024 x 1024", size, size, [&](int i) { products(size, weight(i), false); });
+  product("norm + 4096 x 1024", 4 * size, size,
+          [&](int i) { products(4 * size, weight(i), false); });
+  product("1024 x 4096 + sum", size, 4 * size, [&](int i) {
+    cuda::add_product(kType,
+                      {.rows = rows,
+                       .in = 4 * size,
+                       .out = size,
+                       .x = wide.data_ptr(),
+                       .output = {weight(i), bias.data_ptr(), sum.data_ptr()}},
+                      stream());
+  });
+  product("norm + 50002 x 1024", vocabulary, size,
+          [&](int) { products(vocabulary, output.data_ptr(), true); });
+  const Tensor memory = torch::randn({layers, 2, heads, frames, 64}, halves());
+  report(name("attention to 384 frames"), 4.0 * frames * size, 4.0 * rows * frames * size,
+         [&](int i) {
+           const Tensor kv = memory[i % layers];
+           cuda::attend_memory(kType,
+                               {.utterances = 1,
+                                .queries = rows,
+                                .heads = heads,
+                                .frames = frames,
+                                .head_size = 64,
+                                .q = wide.data_ptr(),
+                                .keys = kv[0].data_ptr(),
+                                .values = kv[1].data_ptr(),
+                                .out = y.data_ptr()},
+                               stream());
+         });
+}
+
+void training_kernels() {
+  const std::int64_t batch = 128, frames = 369, size = 256, wide = 1024, heads = 4;
+  const double positions = static_cast<double>(batch * frames);
+  const Tensor x = torch::randn({batch, frames, wide}, halves()), y = torch::empty_like(x);
+  const Tensor taps = torch::randn({wide, 31}, floats()), bias = torch::zeros({wide}, floats());
+  const auto stream = [&] { return stream_of(x); };
+  const cuda::ConvSize conv{batch, frames, 512, 31};
+  report("depthwise convolution 31", 4 * positions * 512, 2 * 31 * positions * 512, [&](int) {
+    cuda::depthwise_conv(kType, x.data_ptr(), taps.data_ptr<float>(), bias.data_ptr<float>(), {},
+                         kType, y.data_ptr(), conv, stream());
+  });
+  Tensor grad_w = torch::empty({wide, 31}, floats()), grad_b = torch::empty({wide}, floats());
+  Tensor partials = torch::empty({cuda::depthwise_conv_partials(conv)}, floats());
+  report("its weights' gradient", 4 * positions * 512, 2 * 31 * positions * 512, [&](int) {
+    cuda::depthwise_conv_weights(kType, x.data_ptr(), kType, y.data_ptr(), grad_w.data_ptr<float>(),
+                                 grad_b.data_ptr<float>(), partials.data_ptr<float>(), conv,
+                                 stream());
+  });
+  const cuda::Matrix matrix{batch * frames, wide};
+  report("ReLU", 4 * positions * wide, positions * wide, [&](int) {
+    cuda::activate(kType, x.data_ptr(), cuda::Curve::kRelu, {}, y.data_ptr(), matrix, stream());
+  });
+  Tensor sums = torch::empty({wide}, floats());
+  report("sums of columns", 2 * positions * wide, positions * wide, [&](int) {
+    cuda::column_sums(kType, x.data_ptr(), gpu::sums_to(sums, 1, wide), matrix, stream());
+  });
+  const Tensor in = torch::randn({batch * frames, size}, floats()),
+               added = torch::randn({batch * frames, size}, halves());
+  const Tensor sum = torch::empty_like(in), normed = torch::empty_like(added),
+               moments = torch::empty({2, batch * frames}, floats());
+  report("add + norm", positions * size * (4 + 2 + 4 + 2), 8 * positions * size, [&](int) {
+    cuda::AddNorm call;
+    call.size = {batch * frames, size};
+    call.x = in.data_ptr();
+    call.type = call.y_type = kType;
+    call.branch = added.data_ptr();
+    call.sum = sum.data_ptr();
+    call.norms[0] = {bias.data_ptr<float>(), bias.data_ptr<float>(), normed.data_ptr(), nullptr};
+    call.mean = moments.data_ptr<float>();
+    call.rstd = call.mean + batch * frames;
+    cuda::add_norm(call, stream());
+  });
+  const cuda::ShiftSize shift{batch, heads, frames, 744, 376};
+  const Tensor scores = torch::randn({heads, batch, frames, shift.columns}, halves());
+  const Tensor shifted = torch::empty({batch, heads, frames, shift.out_row}, halves());
+  report("shift of relative positions", 4 * positions * heads * frames, positions * heads * frames,
+         [&](int) {
+           cuda::relative_shift(kType, scores.data_ptr(), nullptr, shifted.data_ptr(), shift,
+                                stream());
+         });
+}
+
+}  // namespace
+
+int main() {
+  const torch::NoGradGuard no_grad;
+  limits();
+  fmt::print("| kernel | us | TB/s | TFLOP/s |\n|---|---|---|---|\n");
+  for (const std::int64_t rows : {1, 5}) decoder_kernels(rows);
+  training_kernels();
+  return 0;
+}
