@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 
@@ -319,14 +321,17 @@ Audio decode_audio(std::string_view bytes, const std::string& name, const AudioR
 
 std::string audio_problem(std::span<const float> samples) {
   if (samples.empty()) return "has no samples";
-  bool is_silent = true;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (!std::isfinite(samples[i]))
-      return fmt::format("has a sample that is {} (number {})",
-                         std::isnan(samples[i]) ? "not a number" : "infinite", i);
-    is_silent = is_silent && samples[i] == 0;
-  }
-  return is_silent ? "is silent: every sample is 0" : "";
+  // By their bits, all of them, so that the compiler takes many at a time; nearly all sound is fine.
+  constexpr std::int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+  std::int32_t largest = 0;
+  for (const float sample : samples)
+    largest = std::max(largest, std::bit_cast<std::int32_t>(sample) & kMagnitude);
+  if (largest == 0) return "is silent: every sample is 0";
+  if (largest < kInfinity) return "";
+  const auto bad = std::find_if(samples.begin(), samples.end(),
+                                [](float sample) { return !std::isfinite(sample); });
+  return fmt::format("has a sample that is {} (number {})",
+                     std::isnan(*bad) ? "not a number" : "infinite", bad - samples.begin());
 }
 
 AudioInfo audio_info(const fs::path& file) { return info_of(FileSource(file), file.string()); }
