@@ -5,7 +5,7 @@ ESPNET=<folder that holds espnet2/> python3 tools/make_espnet_folders.py tests/s
 
 Each folder is what ESPnet's `pack` leaves: meta.yaml, exp/.../config.yaml written by ESPnet's own training
 program (--dry_run), the weights, feats_stats.npz. expected.json beside it has what ESPnet's Speech2Text says
-for the sounds of sound(): see tests/systems/published_test.cpp, which makes the same samples.
+for the sounds of sound(): tests/systems/espnet/sound.h makes the same samples.
 """
 import json
 import logging
