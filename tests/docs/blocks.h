@@ -1,6 +1,7 @@
-// The fenced blocks of a page.
+// The fenced blocks of a page, also those in lists.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,16 +26,19 @@ struct Block {
 inline std::vector<Block> blocks_of(const std::filesystem::path& page) {
   std::vector<Block> blocks;
   bool inside = false;
+  std::size_t margin = 0;
   int number = 0;
   for (const auto& line : split(read_file(page), '\n')) {
     ++number;
-    if (line.starts_with("```")) {
+    const std::size_t begin = line.find_first_not_of(' ');
+    if (begin != std::string::npos && line.compare(begin, 3, "```") == 0) {
       inside = !inside;
+      margin = begin;
       if (inside)
         blocks.push_back(
-            {page.filename().string() + ":" + std::to_string(number), line.substr(3), {}});
+            {page.filename().string() + ":" + std::to_string(number), line.substr(begin + 3), {}});
     } else if (inside) {
-      blocks.back().lines.push_back(line);
+      blocks.back().lines.push_back(line.substr(std::min({margin, begin, line.size()})));
     }
   }
   return blocks;

@@ -21,9 +21,10 @@ using Words = std::vector<std::string>;
 const fs::path kSource = TUTTI_SOURCE_DIR;
 
 // Programs of others, alone or before `tutti`.
-const std::set<std::string> kForeign = {"apptainer", "apt-get", "cd",   "cmake",     "cp",
-                                        "curl",      "export",  "find", "git",       "ls",
-                                        "podman",    "python3", "srun", "./demo.sh", "./export.py"};
+const std::set<std::string> kForeign = {
+    "apptainer", "apt-get", "cd",  "cmake",     "cp",          "curl",
+    "export",    "find",    "git", "ls",        "podman",      "python3",
+    "scp",       "srun",    "tar", "./demo.sh", "./export.py", "~/torch/bin/pip"};
 
 std::vector<fs::path> all_pages() {
   std::vector<fs::path> pages = docs_pages();
