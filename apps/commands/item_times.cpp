@@ -9,6 +9,8 @@ namespace tutti::apps {
 ItemTimes::ItemTimes(std::string path)
     : path_(std::move(path)), file_(std::fopen(path_.c_str(), "ae")) {
   if (!file_) throw_errno("cannot open " + path_, errno);
+  // By lines: who looks sees each, and a full disk is told.
+  std::setvbuf(file_.get(), nullptr, _IOLBF, 0);
   if (std::fseek(file_.get(), 0, SEEK_END) == 0 && std::ftell(file_.get()) == 0)
     std::fputs("index\tworker\tstart\tseconds\tstatus\n", file_.get());
 }

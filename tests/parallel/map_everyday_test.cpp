@@ -215,6 +215,8 @@ TEST_F(Everyday, TimesSayWhenEachItemRanAndWhere) {
   }
   EXPECT_GE(std::stod(split(lines[1], '\t')[3]), 0.1);
   EXPECT_EQ(sh("tutti map --async --times t --output_dir far ::: a -- echo {}").exit_code, 2);
+  EXPECT_EQ(sh("tutti map --quiet --times no/t ::: a -- echo {}").exit_code, 4);
+  EXPECT_EQ(sh("tutti map --quiet --times /dev/full ::: a -- echo {}").exit_code, 4);
 }
 
 TEST_F(Everyday, HelpShowsExamplesThatWork) {
