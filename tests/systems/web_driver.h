@@ -52,6 +52,13 @@ class WebDriver {
   }
 
   void open(const std::string& url) { call("POST", session_ + "/url", {{"url", url}}); }
+  // Of what a page is shown in; windows themselves cannot be as narrow as a phone.
+  void resize(int width, int height) {
+    call("POST", session_ + "/goog/cdp/execute",
+         {{"cmd", "Emulation.setDeviceMetricsOverride"},
+          {"params",
+           {{"width", width}, {"height", height}, {"deviceScaleFactor", 1}, {"mobile", false}}}});
+  }
   void click(const std::string& css) { call("POST", element(css) + "/click", Json::object()); }
   void type(const std::string& css, const std::string& text) {
     call("POST", element(css) + "/value", {{"text", text}});
