@@ -81,7 +81,7 @@ torch::Tensor WeightCasts::find(const torch::Tensor& weight, torch::ScalarType t
 namespace tutti::speech {
 
 WeightCasts::Scope::Scope(const WeightCasts* casts) : before_(casts) {}
-WeightCasts::Scope::~Scope() = default;
+WeightCasts::Scope::~Scope() { static_cast<void>(before_); }  // of CUDA only
 std::unique_ptr<WeightCasts::Scope> WeightCasts::refresh(const torch::nn::Module&) {
   return nullptr;
 }
