@@ -174,7 +174,8 @@ void Pool::on_submitted(int asked, const Submitted& answer) {
       listener_.on_hopeless(answer.error);
     return;
   }
-  not_before_ = now + std::chrono::minutes(1);
+  // A limit of a scheduler lasts; a full disk of this machine may be over soon.
+  not_before_ = now + std::chrono::seconds(options_.local ? 5 : 60);
   if (num_live() == 0)
     listener_.on_hopeless(answer.error);
   else

@@ -12,7 +12,10 @@ namespace fs = std::filesystem;
 ProgressPage::ProgressPage(const fs::path& run_folder, int worker_id) {
   const UniqueFd fd(
       ::open(path(run_folder, worker_id).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd || ::ftruncate(fd.get(), sizeof(Page)) != 0) return;
+  // Written, not only made long enough: a page without a place on a disk that is full later kills
+  // its writer (SIGBUS), and the item would be blamed.
+  const char zeros[sizeof(Page)] = {};
+  if (!fd || ::pwrite(fd.get(), zeros, sizeof zeros, 0) != sizeof zeros) return;
   void* mapped = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (mapped != MAP_FAILED) page_ = static_cast<Page*>(mapped);
 }
