@@ -37,8 +37,8 @@ class EarlyStopping final : public Callback {
       has_best_ = true;
       waited_ = 0;
     } else if (++waited_ >= options_.patience) {
-      stop(moment, fmt::format("{} did not improve on {:.4g} in {} validations", options_.monitor,
-                               best_, waited_));
+      stop(moment, fmt::format("{} did not improve on {:.4g} in {} validation{}", options_.monitor,
+                               best_, waited_, waited_ == 1 ? "" : "s"));
     }
   }
 
