@@ -45,8 +45,9 @@ std::string Progress::line(const RunReport& report, std::uint64_t total,
       "{}/{} items ({:.0f} %)", done, total,
       total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0);
   if (report.failed > 0) text += fmt::format(", {} failed", report.failed);
-  text += fmt::format(", {}, {}", rate_and_rest(report.rate, total - std::min(total, done)),
-                      count_workers(up, there));
+  if (report.rate > 0 || up > 0)  // before that "0/s" would say nothing
+    text += ", " + rate_and_rest(report.rate, total - std::min(total, done));
+  text += ", " + count_workers(up, there);
   if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
   if (!report.waiting.empty()) text += ", " + report.waiting;
   if (report.workers_lost > 0) text += fmt::format(", {} lost", report.workers_lost);
