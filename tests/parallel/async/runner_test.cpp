@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "tests/parallel/items.h"
 #include "tutti/core/error.h"
@@ -56,6 +58,15 @@ void slow_finisher(const fs::path& folder, const Json& params) {
   std::this_thread::sleep_for(std::chrono::duration<double>(params.at("seconds").get<double>()));
 }
 TUTTI_REGISTER_FINISHER(slow_finisher);
+
+// The first to call it is killed, and leaves a half-written file behind.
+void deadly_finisher(const fs::path& folder, const Json&) {
+  if (fs::exists(folder / "calls")) return;
+  write_file_atomic(folder / "calls", "x");
+  write_file_atomic(folder / "results.jsonl.tmp.host.1.0", "{");
+  ::kill(::getpid(), SIGKILL);
+}
+TUTTI_REGISTER_FINISHER(deadly_finisher);
 
 class AsyncRunner : public ::testing::Test {
  protected:
@@ -154,6 +165,25 @@ TEST_F(AsyncRunner, AMergeThatOutlastsTheOthersPatienceRunsOnce) {
   }
   EXPECT_TRUE(trial::wait_until([&] { return read_manifest(out).value("state", "") == "done"; }));
   EXPECT_EQ(read_file(out / "calls"), "x") << "somebody took the merge over";
+}
+
+TEST_F(AsyncRunner, WhoTakesAMergeOverRemovesWhatTheKilledOneLeft) {
+  for (const int workers : {3, 1}) {  // one: `tutti wait` finishes, or the worker's successor
+    const fs::path out = folder_.path() / std::to_string(workers);
+    {
+      RunFolder folder(out, {{"function", "square"}}, range(20), {});
+      JobSpec job;
+      job.function = "square";
+      job.finisher = "deadly_finisher";
+      submit_async(folder, trial::local(workers), job, range(20), {},
+                   {.beat_s = 0.1, .stale_s = 0.5});
+    }
+    const auto waited = tutti({"wait", out.string()});
+    EXPECT_EQ(waited.exit_code, 0) << waited.out << waited.err;
+    EXPECT_TRUE(fs::exists(out / "calls"));
+    EXPECT_FALSE(fs::exists(out / "results.jsonl.tmp.host.1.0"));
+    EXPECT_TRUE(fs::exists(out / "results.jsonl"));
+  }
 }
 
 }  // namespace

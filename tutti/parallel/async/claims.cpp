@@ -284,6 +284,11 @@ Claims::Merge Claims::try_merge() {
   return ours ? Merge::kOurs : Merge::kNotYet;
 }
 
+bool Claims::lost_merge() {
+  board_.refresh();
+  return board_.length(merge_chain_) > merge_epoch_ + 1;
+}
+
 void Claims::merged() {
   board_.append(merge_chain_, merge_epoch_ + 1, {.kind = Kind::kDone, .worker = worker_});
 }

@@ -51,6 +51,8 @@ class Claims {
   bool all_done();
   enum class Merge { kNotYet, kOurs, kDone };
   Merge try_merge();
+  bool merge_was_begun() const { return merge_epoch_ > 0; }  // by another, who was taken for dead
+  bool lost_merge();                                         // it was taken over from us
   void merged();
 
  private:

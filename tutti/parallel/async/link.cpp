@@ -187,6 +187,7 @@ class AsyncLink {
       case Claims::Merge::kNotYet:
         return;
       case Claims::Merge::kOurs:
+        if (claims_->merge_was_begun()) remove_leftovers(options_.run_folder);
         merge();
         claims_->merged();
         is_last_ = true;
@@ -206,7 +207,11 @@ class AsyncLink {
     while (merging.wait_for(std::chrono::duration<double>(job_.beat_s)) !=
            std::future_status::ready)
       beat();
-    merging.get();
+    try {
+      merging.get();
+    } catch (const IoError&) {  // we stood still, and our files were taken for leftovers
+      if (!claims_->lost_merge()) throw;
+    }
   }
 
   void watch_running_item() {

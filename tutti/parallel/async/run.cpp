@@ -281,6 +281,7 @@ void settle_async(const fs::path& output_folder) {
   const auto state = async_state(output_folder, false);
   if (!state || !state->workers.empty() || state->coming_back || state->state == "done") return;
   const AsyncJob job = AsyncJob::read(async_folder(output_folder));
+  remove_leftovers(output_folder);  // nobody is at work
   if (state->all_pieces_done)
     write_async_results(output_folder, job);
   else if (state->state == "stopped")
@@ -321,6 +322,7 @@ void cancel_async(const fs::path& output_folder, bool now) {
     if (!state || (state->workers.empty() && !state->coming_back)) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+  remove_leftovers(output_folder);
   mark_async_stopped(output_folder, job);
 }
 

@@ -73,13 +73,6 @@ std::string large_problem(const fs::path& folder, const JournalRecord& record) {
   return LargeResult::problem(folder / "large" / fs::path(record.payload).filename());
 }
 
-// Temporary files of writers that were killed; whoever holds the lock is alone in the folder.
-void remove_leftovers(const fs::path& folder) {
-  std::error_code ignored;  // what cannot be removed is in nobody's way
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (is_temporary_name(entry.path())) fs::remove(entry.path(), ignored);
-}
-
 bool is_own_journal(const fs::path& file) {
   const std::string name = file.filename();
   return name.ends_with(".journal") && (name.starts_with("driver-") || name.starts_with("async-"));
@@ -515,6 +508,12 @@ FolderCounts count_items(const fs::path& folder, std::map<std::uint64_t, std::st
   counts.failed = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 1));
   counts.ok = static_cast<std::uint64_t>(std::count(state.begin(), state.end(), 2));
   return counts;
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code ignored;  // what cannot be removed is in nobody's way
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (is_temporary_name(entry.path())) fs::remove(entry.path(), ignored);
 }
 
 FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Indices& indices,

@@ -114,6 +114,10 @@ class RunFolder {
   std::chrono::steady_clock::time_point last_flush_{};
 };
 
+// Removes temporary files of writers that were killed. Only for who is alone in the folder, or has
+// taken over from the one that was.
+void remove_leftovers(const std::filesystem::path& folder);
+
 // Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
 // whoever did the items, in whatever order and however often. Items in no journal are "missing"; a
 // results.jsonl that has more than the journals (damaged ones) stays as it is. A large result whose
