@@ -375,7 +375,7 @@ TEST_F(Published, SubtitlesOfALongTalkGoOnInTime) {
       last = end;
       ++count;
     }
-    EXPECT_GT(count, 4) << family;
+    EXPECT_GE(count, 2) << family;  // lines without words are left out
     EXPECT_LE(last, kSeconds) << family;
   }
 }
