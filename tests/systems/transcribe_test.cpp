@@ -227,6 +227,8 @@ TEST_F(BadAudio, IsNamedInStatisticsAndDecodingByRule) {
     const CommandResult stop = try_stage("collect_stats");
     EXPECT_NE(stop.exit_code, 0) << bad;
     EXPECT_THAT(stop.err, HasSubstr("bad_one")) << bad;
+    EXPECT_THAT(stop.err, HasSubstr("leave it out: dataloader.train.on_bad=skip")) << bad;
+    EXPECT_THAT(stop.err, testing::Not(HasSubstr("parallel.on_error"))) << bad;
     const CommandResult skip = try_stage("collect_stats", {"+dataloader.train.on_bad=skip"});
     EXPECT_TRUE(skip.ok()) << bad << skip.describe();
     EXPECT_THAT(skip.err, HasSubstr("1 of 5 utterances are left out")) << bad;
@@ -266,6 +268,7 @@ TEST_F(BadAudio, NeverReachesTrainedWeights) {
     const CommandResult stop = try_stage("train", {tag, "trainer.limit_train_batches=1.0"});
     EXPECT_EQ(stop.exit_code, 3) << stop.describe();
     EXPECT_THAT(stop.err, HasSubstr("bad_one")) << bad;
+    EXPECT_THAT(stop.err, HasSubstr("on_bad: skip under dataloader.train")) << bad;
     const CommandResult skip = try_stage(
         "train", {tag, "trainer.limit_train_batches=1.0", "+dataloader.train.on_bad=skip"});
     EXPECT_TRUE(skip.ok()) << bad << skip.describe();

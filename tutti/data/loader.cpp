@@ -78,6 +78,19 @@ void Loader::work() {
   }
 }
 
+namespace {
+
+// Of what is wrong with an utterance, unless it says already what to do. Call inside a catch block only.
+[[noreturn]] void throw_with_way_on(const Error& error) {
+  const std::string what = error.what();
+  if (dynamic_cast<const DataError*>(&error) == nullptr ||
+      what.find("\n  fix: ") != std::string::npos)
+    throw;
+  throw DataError(what, "mend it, or leave it out: on_bad: skip under dataloader.train (or valid)");
+}
+
+}  // namespace
+
 Batch Loader::make(std::uint64_t group) {
   const auto items = plan_.batch(group, rank_);
   std::vector<Sample> samples;
@@ -101,7 +114,7 @@ Batch Loader::make(std::uint64_t group) {
       }
       samples.push_back(std::move(sample));
     } catch (const Error& error) {
-      if (settings_.on_bad == OnBad::kStop) throw;
+      if (settings_.on_bad == OnBad::kStop) throw_with_way_on(error);
       const std::string uid = dataset_->uid(item);
       log::warning("skipping {}: {}", uid, error.what());
       const std::scoped_lock lock(mutex_);

@@ -119,6 +119,21 @@ std::string on_bad(const config::Node& training, std::string_view split) {
   return mode.loader.on_bad == data::OnBad::kSkip ? "skip" : "stop";
 }
 
+// The rule for bad utterances is training's, not that of the parallel block, which the advice would name.
+std::vector<Json> run_items(StatisticsRunner& runner, std::size_t count,
+                            const parallel::RunOptions& options, std::string_view split) {
+  try {
+    return runner(parallel::range(count), options);
+  } catch (const TaskError& error) {
+    const std::string what = error.what();
+    if (!what.starts_with("item ")) throw;  // a worker that could not begin
+    throw TaskError(what.substr(0, what.find("\n  fix: ")),
+                    fmt::format("mend it and run the same command again, or leave it out: "
+                                "dataloader.{}.on_bad=skip",
+                                split));
+  }
+}
+
 }  // namespace
 
 void collect_stats(const StageContext& context) {
@@ -142,7 +157,7 @@ void collect_stats(const StageContext& context) {
     options.progress = !context.request.quiet;
     options.handle_signals = true;
     log::info("{}: {} utterances", split, dataset->size());
-    const auto results = runner(parallel::range(dataset->size()), options);
+    const auto results = run_items(runner, dataset->size(), options, split);
     const auto bad = std::count(results.begin(), results.end(), Json());
     if (static_cast<std::size_t>(bad) == results.size())
       throw DataError(fmt::format("{}: not one utterance could be used", split),

@@ -7,6 +7,7 @@
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/standard.h"
 #include "tutti/core/error.h"
+#include "tutti/trainer/callback_settings.h"
 #include "tutti/trainer/loggers/folders.h"
 #include "tutti/trainer/optim/optimizer_settings.h"
 #include "tutti/trainer/precision.h"
@@ -101,9 +102,8 @@ void read_swa(const config::SwaSettings& s, const Node& node, TrainingPlan& plan
 bool read_loop_callback(const Component& component, const Node& node, TrainingPlan& plan,
                         Problems& problems) {
   const std::string& name = component.name;
+  check_callback(component, node, plan.loop, problems);
   if (name == config::model_checkpoint_schema().info().name) {
-    if (!plan.loop.enable_checkpointing)
-      problems.add(node, "trainer.enable_checkpointing is false", "remove one of the two");
     const auto s = config::model_checkpoint_schema().parse(node, problems);
     if (s.monitor && s.save_top_k != 0)
       plan.criteria.push_back({*s.monitor, s.mode == "max" ? Better::kHigher : Better::kLower,
@@ -129,8 +129,6 @@ bool read_loop_callback(const Component& component, const Node& node, TrainingPl
   }
   if (name == config::accumulation_schema().info().name) {
     const auto s = config::accumulation_schema().parse(node, problems);
-    if (plan.loop.accumulate_grad_batches.from_epoch != config::Accumulation().from_epoch)
-      problems.add(node, "trainer.accumulate_grad_batches says the same", "keep one of them");
     plan.loop.accumulate_grad_batches = s.scheduling;
     return true;
   }

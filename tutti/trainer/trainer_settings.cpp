@@ -10,6 +10,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/trainer/callback_settings.h"
 
 namespace tutti::trainer {
 namespace {
@@ -434,7 +435,11 @@ void add_strategy_components(Catalogue& catalogue) {
 
 void check_trainer_block(const Node& block, const Catalogue& catalogue, Problems& problems) {
   const LoopSettings settings = trainer_schema().parse(block, problems);
-  parse_strategy(settings.strategy, problems);
+  const std::string strategy = parse_strategy(settings.strategy, problems).name;
+  if (const auto devices = settings.devices.number().value_or(1);
+      strategy == "single_device" && devices > 1)
+    problems.add(settings.strategy, fmt::format("got {}, but devices is {}", strategy, devices),
+                 "use strategy: ddp, or devices: 1");
   for (const Node& logger : logger_nodes(settings.logger, problems))
     if (logger.defined()) catalogue.check("logger", logger, problems);
   if (settings.callbacks.is_null()) return;
@@ -444,7 +449,8 @@ void check_trainer_block(const Node& block, const Catalogue& catalogue, Problems
     return;
   }
   for (const Node& callback : settings.callbacks.elements())
-    catalogue.check("callback", callback, problems);
+    if (const Component* component = catalogue.check("callback", callback, problems))
+      check_callback(*component, callback, settings, problems);
 }
 
 PrecisionMode parse_precision(const std::string& text) {

@@ -98,6 +98,9 @@ LengthTable read_shape_files(const std::vector<fs::path>& files, const Dataset& 
   std::vector<std::uint32_t> row_of(dataset.size(), kAbsent);
   for (std::size_t f = 0; f < files.size(); ++f) {
     const fs::path& file = files[f];
+    if (!fs::exists(file))
+      throw_errno("cannot open " + file.string(), ENOENT,
+                  "run the collect_stats stage, which writes it");
     const std::string text = read_file(file);
     Resolver resolve(dataset);
     LengthTable::Column column;
