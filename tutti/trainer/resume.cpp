@@ -344,8 +344,8 @@ bool restore(Run& run) {
     // Not before: what does not fit leaves everything as it was.
     if (run.settings.resume == "best")
       CheckpointStore::set_aside_after(run.settings.checkpoint_folder, run.step);
-    log::info("resumed from {}: epoch {}, batch {}, step {}", shown_path(found->folder), run.epoch,
-              run.batch, run.step);
+    log::info("resumed from {}: epoch {}, batch {}, step {}", shown_path(found->folder),
+              run.epoch + 1, run.batch, run.step);  // people count epochs from 1
     tell_about_batch(run, old_world, t.value("accumulate", 1));
   }
   return true;
