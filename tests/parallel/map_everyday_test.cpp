@@ -55,6 +55,17 @@ class Everyday : public ::testing::Test {
   TempFolder temporary_{"everyday-tmp"};
 };
 
+// Each item waits for all others to have begun, so none of them may be queued behind another.
+TEST_F(Everyday, AsManyItemsAsWorkersRunAtOnce) {
+  const auto r = sh(
+      "mkdir begun; timeout 60 " + kTutti +
+      " map -j 4 ::: 0 1 2 3 -- "
+      "'touch begun/{}; until [ -e begun/0 -a -e begun/1 -a -e begun/2 -a -e begun/3 ]; do sleep "
+      "0.02; done; echo {}'");
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, "0\n1\n2\n3\n");
+}
+
 TEST_F(Everyday, ItemsOnTheCommandLineOrFromAPipeGoToStdoutInOrderAndLeaveNothing) {
   const std::string want = "a\nb c\nd\n";
   for (const char* line :

@@ -182,30 +182,36 @@ void Dispatcher::recall(const RecallOrder& order, Pool& pool) {
 void Dispatcher::hand_out(Pool& pool, SteadyTime now) {
   if (!run_ || draining_ || run_->full()) return;
   const int live = std::max(1, pool.num_live());
-  for (auto& [id, worker] : pool.workers()) {
-    if (worker.said_bye) continue;
-    if (worker.phase == Phase::kConnected) {
-      if (pool.send(worker, wire::encode(wire::Job{job_serial_, run_->spec_json})))
-        worker.phase = Phase::kBuilding;
-      continue;
-    }
-    if (worker.phase != Phase::kReady) continue;
-    while (run_->schedule.num_leases(id) < kLeasesInFlight) {
-      const auto order = run_->schedule.next(id, live);
-      if (!order) break;
-      worker.last_lease = now;
-      if (!pool.send(worker, wire::encode(wire::Lease{job_serial_, order->id, order->ranges}))) {
-        // Its process has ended or its connection is broken; which of them, we hear in a moment.
-        run_->schedule.unsent(order->id);
-        break;
+  // The idle ones first: what was given back for them must not go to one that is busy.
+  for (const std::size_t most : {std::size_t{1}, kLeasesInFlight})
+    for (auto& [id, worker] : pool.workers()) {
+      if (worker.said_bye) continue;
+      if (worker.phase == Phase::kConnected) {
+        if (pool.send(worker, wire::encode(wire::Job{job_serial_, run_->spec_json})))
+          worker.phase = Phase::kBuilding;
+      } else if (worker.phase == Phase::kReady) {
+        hand_out(worker, most, live, pool, now);
       }
     }
-    // Nothing left to give, but others may sit on items they have not begun.
-    if (run_->schedule.num_leases(id) == 0 && now - last_recall_ > milliseconds(2)) {
-      if (const auto order = run_->schedule.recall(id)) {
-        last_recall_ = now;
-        recall(*order, pool);
-      }
+}
+
+void Dispatcher::hand_out(PoolWorker& worker, std::size_t most, int live, Pool& pool,
+                          SteadyTime now) {
+  while (run_->schedule.num_leases(worker.id) < most) {
+    const auto order = run_->schedule.next(worker.id, live);
+    if (!order) break;
+    worker.last_lease = now;
+    if (!pool.send(worker, wire::encode(wire::Lease{job_serial_, order->id, order->ranges}))) {
+      // Its process has ended or its connection is broken; which of them, we hear in a moment.
+      run_->schedule.unsent(order->id);
+      break;
+    }
+  }
+  // Nothing left to give, but others may sit on items they have not begun.
+  if (run_->schedule.num_leases(worker.id) == 0 && now - last_recall_ > milliseconds(2)) {
+    if (const auto order = run_->schedule.recall(worker.id)) {
+      last_recall_ = now;
+      recall(*order, pool);
     }
   }
 }

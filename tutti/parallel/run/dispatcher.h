@@ -52,6 +52,7 @@ class Dispatcher {
 
  private:
   void fail_item(std::uint64_t index, const std::string& text, int worker, Pool& pool);
+  void hand_out(PoolWorker& worker, std::size_t most, int live, Pool& pool, SteadyTime now);
   void recall(const RecallOrder& order, Pool& pool);
   void fill_report(Pool& pool, SteadyTime now);
 
