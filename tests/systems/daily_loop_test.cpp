@@ -316,6 +316,20 @@ TEST_F(DailyLoop, APackHasTheWeightsThatWereDecodedAndNamesNoPlaces) {
   EXPECT_TRUE(said.ok()) << said.describe();
 }
 
+TEST_F(DailyLoop, WeightsThatWereKeptElsewhereAreDecodedMeasuredAndPacked) {
+  const fs::path away = folder_.path() / "away";
+  const CommandResult result =
+      run({"run", "--stages", "train", "infer", "measure", "pack_model", "--training_config",
+           conf("training_asr_transformer.yaml"), "--inference_config", conf("inference.yaml"),
+           "--metrics_config", conf("metrics.yaml"), "exp_tag=away",
+           "training:trainer.default_root_dir=" + away.string()});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_EQ(num_lines("exp/away/inference/test/hyp.scp"), 2U);
+  EXPECT_TRUE(has("exp/away/inference/metrics.json"));
+  EXPECT_EQ(read("exp/away/model_pack/model.safetensors"),
+            read_file(away / "checkpoints/valid.loss.ave_1best.safetensors"));
+}
+
 TEST_F(DailyLoop, ACopyWithoutLinksTrainsOn) {
   const fs::path copy = path_.parent_path() / "followed";
   ASSERT_TRUE(run_command({.argv = {"cp", "-rL", path_.string(), copy.string()}}).ok());

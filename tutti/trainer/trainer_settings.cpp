@@ -195,7 +195,8 @@ void add_output(Schema<S>& s) {
           "pytorch: a Chrome trace of some steps per rank; or a _target_ node");
   s.field("enable_checkpointing", &S::enable_checkpointing,
           "false: nothing is saved, and nothing can be resumed");
-  s.field("default_root_dir", &S::default_root_dir, "where files go; empty: exp_dir");
+  s.field("default_root_dir", &S::default_root_dir,
+          "checkpoints go to its folder checkpoints; empty: exp_dir");
 }
 
 void add_refused(Schema<S>& s) {

@@ -297,22 +297,18 @@ void refuse_token_count(const StageContext& context) {
   problems.throw_if_any();
 }
 
-// One earlier run is kept.
-void set_aside(const fs::path& path) {
-  if (!fs::exists(path)) return;
-  const fs::path aside = path.string() + ".before";
-  fs::remove_all(aside);
-  fs::rename(path, aside);
-  log::info("{}: moved to {}", path.string(), aside.filename().string());
-}
-
-[[noreturn]] void throw_in_use(const fs::path& folder, const parallel::FolderLock::Holder& holder) {
+// `other`: what to use instead.
+[[noreturn]] void throw_in_use(const fs::path& folder, const parallel::FolderLock::Holder& holder,
+                               const std::string& other) {
   throw IoError(fmt::format("{}: process {} on {} has been training here since {}", folder.string(),
                             holder.pid, holder.host, holder.since),
-                "wait for it, stop it (it saves and ends on SIGTERM), or use another exp_tag");
+                "wait for it, stop it (it saves and ends on SIGTERM), or use " + other);
 }
 
-std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool restarted) {
+constexpr const char* kOtherTag = "another exp_tag";
+
+std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool restarted,
+                                                  const std::string& other) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(150);
   parallel::BeatWatch watch(parallel::FolderLock::kPatience);
   for (bool told = false;;) {
@@ -321,7 +317,7 @@ std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool r
     if (!holder.alive) return std::make_unique<parallel::FolderLock>(folder, 0.1);
     // Of another host: only the beats of the next minute tell whether it lives.
     if (holder.sure && (!restarted || std::chrono::steady_clock::now() >= deadline))
-      throw_in_use(folder, holder);
+      throw_in_use(folder, holder, other);
     if (!std::exchange(told, true))
       log::info(
           "waiting for the lock of process {} on {}, which may be dead, or this job before it was "
@@ -329,6 +325,14 @@ std::unique_ptr<parallel::FolderLock> lock_folder(const fs::path& folder, bool r
           holder.pid, holder.host);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
+}
+
+// Of checkpoints outside of exp_dir; null: there are none.
+std::unique_ptr<parallel::FolderLock> lock_home(const CheckpointHome& home, bool fresh_start,
+                                                bool restarted) {
+  if (!home.is_elsewhere()) return nullptr;
+  home.refuse(fresh_start);  // before anything is written into a folder of others
+  return lock_folder(home.path(), restarted, home.own_folder());
 }
 
 }  // namespace
@@ -373,8 +377,14 @@ void refuse_start(const StageContext& context) {
   const auto plan = trainer::plan_training(
       context.training, {.exp_dir = exp_dir, .rank = -1, .catalogue = context.catalogue.get()});
   if (plan.loop.fast_dev_run.batches > 0) return;  // it leaves nothing in the folder
-  const auto holder = parallel::FolderLock::holder(exp_dir);
-  if (holder.alive && holder.sure) throw_in_use(exp_dir, holder);
+  const CheckpointHome home(context, plan.loop);
+  const auto refuse_trainer = [](const fs::path& folder, const std::string& other) {
+    const auto holder = parallel::FolderLock::holder(folder);
+    if (holder.alive && holder.sure) throw_in_use(folder, holder, other);
+  };
+  refuse_trainer(exp_dir, kOtherTag);
+  if (home.is_elsewhere()) refuse_trainer(home.path(), home.own_folder());
+  home.refuse(wants_fresh_start(context));
   // What was trained comes first: it says which tokens are its own.
   if (!wants_fresh_start(context)) refuse_changed_config(context, exp_dir, plan.loop);
   refuse_token_count(context);
@@ -384,17 +394,19 @@ Experiment::Experiment(const StageContext& context, const trainer::LoopSettings&
                        bool restarted)
     : context_(context),
       folder_(context.folder("exp_dir")),
-      checkpoints_(loop.checkpoint_folder),
+      home_(context, loop),
       restarted_(restarted),
-      lock_(lock_folder(folder_, restarted)) {
+      lock_(lock_folder(folder_, restarted, kOtherTag)),
+      home_lock_(lock_home(home_, wants_fresh_start(context), restarted)) {
+  home_.refuse(wants_fresh_start(context));  // again: nobody can come between any more
   if (!wants_fresh_start(context)) refuse_changed_config(context, folder_, loop);
   heart_ = std::thread([this] { beat(); });
 }
 
 void Experiment::clear_way() const {
   if (restarted_ || !wants_fresh_start(context_)) return;
-  set_aside(checkpoints_);
-  set_aside(folder_ / "metrics.jsonl");
+  home_.set_aside();
+  set_path_aside(folder_ / "metrics.jsonl");
   trainer::LogFolders::forget(folder_);  // the loggers' files stay as they are
 }
 
@@ -407,6 +419,7 @@ void Experiment::unlock() noexcept {
   }
   changed_.notify_all();
   if (heart_.joinable()) heart_.join();
+  home_lock_.reset();
   lock_.reset();
 }
 
@@ -414,6 +427,7 @@ void Experiment::beat() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, std::chrono::seconds(5), [this] { return over_; })) try {
       lock_->beat();
+      if (home_lock_) home_lock_->beat();
     } catch (const Error& error) {
       log::error("{}", error.what());
       std::_Exit(static_cast<int>(ExitCode::kIo));  // whatever we write now is another run's
@@ -433,6 +447,11 @@ void Experiment::note_config() const {
     }
   }
   write_file_atomic(path, text);
+}
+
+void Experiment::begin() const {
+  home_.claim();
+  note_config();
 }
 
 }  // namespace tutti::systems

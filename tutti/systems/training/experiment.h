@@ -4,7 +4,7 @@
 //   Experiment experiment(context, loop, restarted);             // rank 0, when all ranks are there
 //   experiment.clear_way();                         // model and data are there
 //   ... fit, and when the first step is about to be made:
-//   experiment.note_config();
+//   experiment.begin();
 //
 // A folder has one trainer at a time (a lock with host and process). Checkpoints belong to the config
 // they were trained with: another one that would change the result is refused, with the keys that
@@ -22,6 +22,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/systems/stage.h"
+#include "tutti/systems/training/checkpoint_home.h"
 
 namespace tutti::parallel {
 class FolderLock;
@@ -42,8 +43,9 @@ struct ConfigDifference {
 std::vector<ConfigDifference> config_differences(const Json& before, const Json& now,
                                                  const std::vector<std::string>& accepted = {});
 
-// Throws IoError if somebody trains in exp_dir, ConfigError if its checkpoints are of another config
-// and the command does not say what to do about it. Touches nothing.
+// Throws IoError if somebody trains in exp_dir or where its checkpoints go, ConfigError if these are of
+// another experiment, or of another config and the command does not say what to do about it. Touches
+// nothing.
 void refuse_start(const StageContext& context);
 
 // How often the scheduler or our own agent has started this same command again.
@@ -61,20 +63,22 @@ class Experiment {
   // For a fresh start (--force, ckpt_path: never), moves what an earlier run left to *.before; but
   // never what this run made before it was restarted. Call when nothing can go wrong any more.
   void clear_way() const;
-  // exp_dir/config.yaml: what decoding builds the model from, with its tokens beside it (kept_tokens.h). An older one
-  // becomes config.yaml.1, config.yaml.2, ...
-  void note_config() const;
+  // When the first step is about to be made: exp_dir/config.yaml, which decoding builds the model from, with its tokens
+  // beside it (kept_tokens.h; an older one becomes config.yaml.1, config.yaml.2, ...), and whose the checkpoints are.
+  void begin() const;
   // For a process that ends in a hurry.
   void unlock() noexcept;
 
  private:
   void beat();
+  void note_config() const;
 
   const StageContext& context_;
   const std::filesystem::path folder_;
-  const std::filesystem::path checkpoints_;
+  const CheckpointHome home_;
   const bool restarted_;
   std::unique_ptr<parallel::FolderLock> lock_;
+  std::unique_ptr<parallel::FolderLock> home_lock_;  // null: checkpoints lie in exp_dir
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;  // guarded by mutex_

@@ -120,6 +120,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
     if (rank.rank == 0 && signal != SIGINT)
       trainer::requeue_if_wanted(signal, requeue_signal, CommandRunner::system());
     parallel::FolderLock::forget(exp_dir);
+    parallel::FolderLock::forget(outline.loop.checkpoint_folder);
     std::_Exit(
         static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kStoppedResumable));
   });
@@ -166,7 +167,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
                             .signals = &signals,
                             .begins =
                                 [&] {
-                                  if (experiment) experiment->note_config();
+                                  if (experiment) experiment->begin();
                                 },
                             .users_model = is_users_model(context.training)};
   const trainer::FitResult result = trainer::fit(inputs);
