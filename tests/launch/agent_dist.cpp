@@ -174,6 +174,42 @@ TEST(Launch, SignalsArePassedOnAndStubbornRanksAreKilledAfterTheGrace) {
   EXPECT_FALSE(alive(*read_pid(folder.path() / "pid-0")));
 }
 
+// The second Ctrl-C does not wait for ranks that take their time, and is no failure of theirs.
+TEST(Launch, TwoInterruptsEndTheRanksAtOnceWithTheExitCodeOfOne) {
+  TempFolder folder;
+  const auto script = script_in(folder,
+                                "trap 'touch heard-$RANK' INT; echo $$ > pid-$RANK; "
+                                "while :; do sleep 0.05; done");
+  Process agent = Process::start(
+      {.argv = launch(2, script, {"--max_restarts", "5"}), .stdout_path = folder.path() / "out"});
+  for (const char* name : {"pid-0", "pid-1"})
+    ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
+  ::kill(agent.pid(), SIGINT);
+  for (const char* name : {"heard-0", "heard-1"})
+    ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(folder.path() / name); }));
+  ::kill(agent.pid(), SIGINT);
+  const auto status = agent.wait_for(60s);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->exit_code, 130);
+  EXPECT_FALSE(alive(*read_pid(folder.path() / "pid-0")));
+  EXPECT_THAT(read_file(folder.path() / "out"), HasSubstr("interrupted again"));
+  EXPECT_THAT(read_file(folder.path() / "out"), Not(HasSubstr("SIGKILL")));
+}
+
+TEST(Launch, AnInterruptThatRanksDoNotHearIsTold) {
+  TempFolder folder;
+  Process agent =
+      Process::start({.argv = launch(2, script_in(folder, "echo $$ > pid-$RANK; exec sleep 1000")),
+                      .stdout_path = folder.path() / "out"});
+  for (const char* name : {"pid-0", "pid-1"})
+    ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
+  ::kill(agent.pid(), SIGINT);
+  const auto status = agent.wait_for(60s);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->exit_code, 130);
+  EXPECT_THAT(read_file(folder.path() / "out"), HasSubstr("stopped by SIGINT before the ranks"));
+}
+
 TEST(Launch, UnderNohupALostTerminalIsNotPassedOn) {
   TempFolder folder;
   const auto script = script_in(folder,

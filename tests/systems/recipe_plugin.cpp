@@ -100,9 +100,10 @@ config::Schema<LengthSettings> length_schema(const char* name) {
 TUTTI_PLUGIN(registry) {
   config::Schema<PullSettings> pull("pull", "One number.");
   pull.field("target", &PullSettings::target, "where it is pulled to");
-  pull.field("fails", &PullSettings::fails, "when", {.one_of = {"", "built", "used"}});
+  pull.field("fails", &PullSettings::fails, "when", {.one_of = {"", "built", "used", "thrown"}});
   registry.add<trainer::TrainableModel>(pull, [](const PullSettings& s, const config::Node&) {
     if (s.fails == "built") throw std::out_of_range("the table has no row 7");
+    if (s.fails == "thrown") throw 5;
     return std::make_unique<PullModel>(std::make_shared<Pull>(), s.target, s.fails == "used");
   });
   config::Schema<SilenceSettings> silence("silence", "Nothing to hear.");

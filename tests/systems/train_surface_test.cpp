@@ -345,6 +345,31 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   EXPECT_THAT(result.err, Not(HasSubstr("bug")));
 }
 
+// A mistake that no line of the model shows.
+TEST(TrainSurface, AnErrorWithoutALineSaysWhereToLook) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    return self.weight * 1.0
+)");
+  const auto result = recipe.train();
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("the model's own code"));
+  EXPECT_THAT(result.err, Not(HasSubstr("the line above")));
+}
+
+// Weights are no checkpoint; the key for them is another.
+TEST(TrainSurface, WeightsAsACheckpointAreToldTheirKey) {
+  const ToyRecipe recipe;
+  ASSERT_TRUE(recipe.train().ok());
+  std::filesystem::path weights;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(recipe.path()))
+    if (entry.path().filename() == "model.safetensors") weights = entry.path();
+  ASSERT_FALSE(weights.empty());
+  const auto result = recipe.train({"+fit.ckpt_path=" + weights.string(), "exp_dir=other"});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("init_param: [" + weights.string() + "]"));
+}
+
 // The same of a plugin's, when it is built and when it is used.
 TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
   const ToyRecipe recipe;
@@ -356,6 +381,9 @@ TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
   const auto built = recipe.train({"++model.fails=built"});
   EXPECT_EQ(built.exit_code, 3) << built.describe();
   EXPECT_THAT(built.err, HasSubstr("model pull: it could not be built: the table has no row 7"));
+  const auto thrown = recipe.train({"++model.fails=thrown"});
+  EXPECT_EQ(thrown.exit_code, 3) << thrown.describe();
+  EXPECT_THAT(thrown.err, HasSubstr("model pull: it could not be built"));
   const auto used = recipe.train({"++model.fails=used"});
   EXPECT_EQ(used.exit_code, 3) << used.describe();
   EXPECT_THAT(used.err, HasSubstr("shape '[7]' is invalid"));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/held_signals.h"
@@ -87,7 +88,10 @@ class Agent {
     for (int next = nodes_->first_round();; next = round_.number + 1) {
       const int ranks_before = world_size();
       const std::optional<Round> round = nodes_->begin_round(next, /*only_if_lost=*/!again);
-      if (!round) return 128 + stop_signal_;
+      if (!round) {
+        if (stop_signal_ == SIGINT) log::info("stopped by SIGINT before the ranks were started");
+        return 128 + stop_signal_;
+      }
       if (round->members.empty()) {  // all nodes are there, and the restarts are spent
         nodes_->leave();
         return failure ? failure->exit_code : 0;
@@ -107,7 +111,14 @@ class Agent {
         nodes_->leave();
         return 0;
       }
+      if (interrupted_twice_) {
+        nodes_->leave();
+        return static_cast<int>(ExitCode::kInterrupted);
+      }
       const bool on_request = stopped_on_request(failure->exit_code);
+      // Ranks that can hear it say so themselves.
+      if (failure->how == ExitStatus{.exit_code = 128 + SIGINT, .signal = SIGINT}.describe())
+        log::info("stopped by SIGINT before the ranks were ready");
       again = restarts < options_.max_restarts && stop_signal_ == 0 && !on_request;
       // Those that stopped because they were asked to have said how to go on.
       if (!on_request)
@@ -262,6 +273,8 @@ class Agent {
       if (signal == SIGCHLD) continue;
       const bool ends = signal == SIGINT || signal == SIGTERM;
       if (signal == SIGINT && stop_signal_ == SIGINT) {
+        if (!std::exchange(interrupted_twice_, true))
+          log::info("interrupted again: the ranks are killed at once");
         signal_ranks(SIGKILL);
         continue;
       }
@@ -338,6 +351,7 @@ class Agent {
   std::vector<LocalRank> ranks_;
   std::vector<pid_t> guard_groups_;
   int stop_signal_ = 0;
+  bool interrupted_twice_ = false;
   Round round_;  // the present one, or the one before while the next begins
   // Of the present round.
   LocalRank* suspect_ = nullptr;  // points into ranks_

@@ -95,6 +95,10 @@ class Snapshot {
 std::filesystem::path named_checkpoint(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   if (fs::exists(path / "COMPLETE")) return fs::canonical(path);
+  if (path.extension() == ".safetensors" && fs::is_regular_file(path))
+    throw ConfigError(
+        fmt::format("fit.ckpt_path: {} holds weights and no state of a training", path.string()),
+        fmt::format("to begin with these weights: init_param: [{}]", path.string()));
   if (fs::is_regular_file(path)) return path;  // Lightning's
   for (const fs::path& folder : {path, path / "checkpoints"})
     if (const auto newest = CheckpointStore::newest_folder(folder)) return *newest;

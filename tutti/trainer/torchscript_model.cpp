@@ -41,10 +41,12 @@ class TorchScriptModel final : public TrainableModel {
                                     join(known, ", ")));
     try {
       module_ = torch::jit::load(options_.path.string(), at::kCPU);
-    } catch (const c10::Error& error) {
-      throw IoError(fmt::format("model.path: cannot load {} as TorchScript: {}",
-                                options_.path.string(), error.what_without_backtrace()),
-                    "save it with torch.jit.script(model).save(path)");
+    } catch (const std::exception& error) {  // c10::Error, or what the parser of its code throws
+      const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
+      throw IoError(
+          fmt::format("model.path: cannot load {} as TorchScript: {}", options_.path.string(),
+                      from_torch ? from_torch->what_without_backtrace() : error.what()),
+          "save it with torch.jit.script(model).save(path)");
     }
   }
 

@@ -142,7 +142,10 @@ void rethrow_model_error(const Run& run, const Batch& batch, const std::exceptio
   throw DataError(
       fmt::format("model: {} (step {}, utterances {})", trim(text), run.step, batch.describe_ids()),
       anomaly ? "look at these utterances, and at what comes before that operation"
-              : "the line above is in the model's own code");
+      // TorchScript shows the line, others do not.
+      : text.find("<--- HERE") != text.npos
+          ? "the line above is in the model's own code"
+          : "the mistake is in the model's own code, or in what it is given (model.inputs)");
 }
 
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch) {

@@ -56,6 +56,10 @@ std::unique_ptr<trainer::TrainableModel> build_users(const Make& make,
         fmt::format("model {}: it could not be built: {}", training["model"]["_target_"].raw(),
                     trim(from_torch ? from_torch->what_without_backtrace() : error.what())),
         "the error is in the plugin's own code");
+  } catch (...) {  // anything may be thrown
+    throw DataError(fmt::format("model {}: it could not be built: it threw what is no exception",
+                                training["model"]["_target_"].raw()),
+                    "the error is in the plugin's own code");
   }
 }
 

@@ -95,7 +95,9 @@ LightningFile read_lightning(const std::filesystem::path& path, const NamedTenso
     throw DataError(path.string() +
                         ": not a checkpoint of Lightning (state_dict, global_step and "
                         "epoch were expected)",
-                    "name a checkpoint folder of tutti, or a .ckpt of Lightning");
+                    fmt::format("name a checkpoint folder of tutti, or a .ckpt of Lightning; to "
+                                "begin with its weights alone: init_param: [{}]",
+                                path.string()));
   LightningFile out;
   std::set<std::string> trained, own;
   for (const auto& [name, tensor] : parameters) trained.insert(name), own.insert(name);
