@@ -7,7 +7,10 @@ import os
 import sys
 import types
 
-sys.path.insert(0, os.environ["ESPNET"])
+espnet = os.environ.get("ESPNET", "")
+if not espnet or not os.path.isdir(os.path.join(espnet, "espnet2")):
+    sys.exit(f"ESPNET: got '{espnet}', expected the folder that holds espnet2/\n  fix: ESPNET=FOLDER python3 {sys.argv[0]} ...")
+sys.path.insert(0, espnet)
 import numpy as np
 import torch
 

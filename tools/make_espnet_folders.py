@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/systems/espnet/NAME/: published models in ESPnet's own layout, with random weights.
 
-ESPNET=<folder that holds espnet2/> python3 tools/make_espnet_folders.py tests/systems/espnet
+ESPNET=<folder that holds espnet2/> python3 tools/make_espnet_folders.py tests/systems/espnet [FAMILY...]
 
 Each folder is what ESPnet's `pack` leaves: meta.yaml, exp/.../config.yaml written by ESPnet's own training
 program (--dry_run), the weights, feats_stats.npz. expected.json beside it has what ESPnet's Speech2Text says
@@ -15,6 +15,9 @@ import sys
 import warnings
 from pathlib import Path
 
+if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):  # before the imports, which need ESPnet
+    print(__doc__.strip())
+    sys.exit(0 if len(sys.argv) > 1 else 2)
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
 import espnet_modules
