@@ -134,10 +134,11 @@ int submit_and_leave(const MapArguments& arguments, const ParallelSettings& sett
   for (const JobStatus& one : jobs) ids.push_back(one.job_id);
   const std::string path = folder.path().string();
   if (arguments.json)
-    std::printf("%s\n",
-                Json{{"output_dir", path}, {"items", indices.size()}, {"left", left}, {"jobs", ids}}
-                    .dump()
-                    .c_str());
+    std::printf(
+        "%s\n",
+        to_json_line(
+            Json{{"output_dir", path}, {"items", indices.size()}, {"left", left}, {"jobs", ids}})
+            .c_str());
   if (!arguments.quiet)
     std::fprintf(stderr, "submitted %zu job%s (%s) for %llu items; follow with: tutti status %s\n",
                  ids.size(), ids.size() == 1 ? "" : "s", join(ids, " ").c_str(),

@@ -66,7 +66,10 @@ int run_status(int argc, char** argv) {
   app.footer(example("tutti status exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   const Json state = folder_state(folder);
-  if (json) return std::printf("%s\n", state.dump(2).c_str()), 0;
+  if (json) {  // reasons quote what items printed: bytes of any kind
+    const std::string text = state.dump(2, ' ', false, Json::error_handler_t::replace);
+    return std::printf("%s\n", text.c_str()), 0;
+  }
   if (quiet) return 0;
   std::printf("%s\n", describe_counts(folder, state).c_str());
   print_failures(stdout, folder, state);

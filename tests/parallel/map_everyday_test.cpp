@@ -257,6 +257,17 @@ TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {
   const auto nul = sh("printf 'x\\na\\0b\\n' | tutti map -- printf %s {}");
   EXPECT_EQ(nul.exit_code, 3);
   EXPECT_THAT(nul.err, HasSubstr("standard input:2: the item has a NUL byte"));
+  ASSERT_EQ(
+      sh("printf 'a\\377b\\n' | tutti map --quiet --output_dir bad +parallel.on_error=skip -- "
+         "'echo {} >&2; exit 3'")
+          .exit_code,
+      7);
+  const auto status = sh("tutti status bad --json");
+  EXPECT_EQ(status.exit_code, 0) << status.err;
+  const Json failure = parse_json(status.out, "stdout").at("failures").at(0);
+  EXPECT_EQ(failure["item"]["base64"], "Yf9i");
+  EXPECT_THAT(failure["reason"].get<std::string>(), HasSubstr("a\xef\xbf\xbd"
+                                                              "b"));
 }
 
 TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
