@@ -8,7 +8,6 @@ namespace {
 
 using config::Node;
 using config::Problems;
-using S = MetricSettings;
 
 struct Row {
   const char* name;
@@ -19,19 +18,19 @@ constexpr Row kMetrics[] = {{"wer", "Word error rate.", "espnet3.systems.asr.met
                             {"cer", "Character error rate.", "espnet3.systems.asr.metrics.cer.CER"},
                             {"ter", "Token error rate.", "espnet3.systems.asr.metrics.ter.TER"}};
 
-config::Schema<S> metric_schema(const Row& row) {
-  config::Schema<S> s(row.name, row.doc);
-  s.field("ref_key", &S::ref_key, "field with the reference");
-  s.field("hyp_key", &S::hyp_key, "field with the hypothesis");
-  s.field("clean_types", &S::cleaners, "text cleaners, one or a list");
+config::Schema<MetricSettings> metric_schema(const Row& row) {
+  config::Schema<MetricSettings> s(row.name, row.doc);
+  s.field("ref_key", &MetricSettings::ref_key, "field with the reference");
+  s.field("hyp_key", &MetricSettings::hyp_key, "field with the hypothesis");
+  s.field("clean_types", &MetricSettings::cleaners, "text cleaners, one or a list");
   if (std::string(row.name) == "ter")
-    s.field("bpemodel", &S::bpemodel,
+    s.field("bpemodel", &MetricSettings::bpemodel,
             "sentencepiece model; empty: the one that the experiment was trained with");
   s.refused("token_list", {}, "remove it: pieces of the sentencepiece model are compared");
   return s;
 }
 
-void read_cleaners(S& out, Problems& problems) {
+void read_cleaners(MetricSettings& out, Problems& problems) {
   if (out.cleaners.is_null()) return;
   std::string expected;
   if (out.cleaners.is_scalar())
@@ -52,7 +51,7 @@ void add_metric_components(config::Catalogue& catalogue) {
 }
 
 MetricSettings read_metric(const Node& entry, Problems& problems) {
-  S out;
+  MetricSettings out;
   if (!entry.is_map()) {
     problems.add(entry,
                  "got " + entry.describe_value() + ", expected {metric: _target_ node, inputs}");

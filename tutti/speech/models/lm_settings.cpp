@@ -1,6 +1,7 @@
 #include "tutti/speech/models/lm_settings.h"
 
 #include "tutti/config/schema.h"
+#include "tutti/speech/models/encoder_config.h"
 
 namespace tutti::speech {
 namespace {
@@ -15,28 +16,23 @@ struct LmConf : LmSettings {
   std::int64_t ignore_id = 0;
 };
 
-template <class F>
-F LmConf::*of(F LmSettings::*member) {
-  return member;
-}
-
 Schema<LmConf> lm_schema(bool is_transformer) {
   Schema<LmConf> s("lm_conf", "A language model.");
   if (is_transformer) {
     s.field("pos_enc", &LmConf::pos_enc, "positions; null: none", {.one_of = {"sinusoidal"}});
-    s.field("embed_unit", of(&LmSettings::embed_unit), "width of a token", {.min = 1});
-    s.field("att_unit", of(&LmSettings::att_unit), "width", {.min = 1});
-    s.field("head", of(&LmSettings::head), "attention heads", {.min = 1});
-    s.field("unit", of(&LmSettings::unit), "width of the feed-forward layers", {.min = 1});
-    s.field("layer", of(&LmSettings::layer), "number of blocks", {.min = 1});
+    s.field("embed_unit", of<LmConf>(&LmSettings::embed_unit), "width of a token", {.min = 1});
+    s.field("att_unit", of<LmConf>(&LmSettings::att_unit), "width", {.min = 1});
+    s.field("head", of<LmConf>(&LmSettings::head), "attention heads", {.min = 1});
+    s.field("unit", of<LmConf>(&LmSettings::unit), "width of the feed-forward layers", {.min = 1});
+    s.field("layer", of<LmConf>(&LmSettings::layer), "number of blocks", {.min = 1});
     for (const char* key : {"dropout_rate", "positional_dropout_rate", "attention_dropout_rate"})
       s.field(key, &LmConf::rate, "in training");
   } else {
-    s.field("unit", of(&LmSettings::unit), "width of a token", {.min = 1});
-    s.field("nhid", of(&LmSettings::nhid), "width; null: as unit", {.min = 0});
-    s.field("nlayers", of(&LmSettings::nlayers), "number of layers", {.min = 1});
-    s.field("tie_weights", of(&LmSettings::tie_weights), "one matrix for input and output");
-    s.field("rnn_type", of(&LmSettings::rnn_type), "kind of layers",
+    s.field("unit", of<LmConf>(&LmSettings::unit), "width of a token", {.min = 1});
+    s.field("nhid", of<LmConf>(&LmSettings::nhid), "width; null: as unit", {.min = 0});
+    s.field("nlayers", of<LmConf>(&LmSettings::nlayers), "number of layers", {.min = 1});
+    s.field("tie_weights", of<LmConf>(&LmSettings::tie_weights), "one matrix for input and output");
+    s.field("rnn_type", of<LmConf>(&LmSettings::rnn_type), "kind of layers",
             {.one_of = {"lstm", "gru", "rnn_tanh", "rnn_relu"}});
     s.field("dropout_rate", &LmConf::rate, "in training");
     s.field("ignore_id", &LmConf::ignore_id, "padding");
