@@ -78,7 +78,7 @@ for devices in (1, 2):
     for _ in range(3):
         shutil.rmtree(recipe + "/exp/training/checkpoints", ignore_errors=True)
         start, before = time.time(), processor_time()
-        tutti("train", "--force", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0",
+        tutti("train", "--force", "--config", "conf/training.yaml", f"num_device={devices}", "+trainer.max_steps=1", "+trainer.limit_val_batches=0", "best_model_criterion=[]",
               "dataloader.train.iter_factory.batches.batch_size=4")
         times.append(time.time() - start)
         busy.append(processor_time() - before)

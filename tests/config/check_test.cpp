@@ -152,6 +152,25 @@ TEST(Check, WarnsOfAMetricThatShallGetWorse) {
             "");
 }
 
+TEST(Check, WarnsOfWhatTheEndOfTrainingComesBefore) {
+  const auto warnings = [](const std::string& trainer) {
+    const Problems problems = problems_in("trainer: {" + trainer + "}\n");
+    EXPECT_TRUE(problems.empty());
+    std::string out;
+    for (const Problem& warning : problems.warnings()) out += warning.describe() + "\n";
+    return out;
+  };
+  EXPECT_THAT(warnings("max_epochs: 2, min_epochs: 3"),
+              HasSubstr("trainer.min_epochs: got 3, but max_epochs 2 ends training\n"
+                        "  fix: give at most 2, or raise max_epochs"));
+  EXPECT_THAT(warnings("max_steps: 5, min_steps: 9"), HasSubstr("got 9, but max_steps 5"));
+  EXPECT_EQ(warnings("max_epochs: 3, min_epochs: 3, max_steps: -1, min_steps: 9"), "");
+  const std::string swa = ", callbacks: [{_target_: swa, swa_lrs: 0.1, swa_epoch_start: 3}]";
+  EXPECT_THAT(warnings("max_epochs: 2" + swa),
+              HasSubstr("swa_epoch_start: got 3, but training ends after epoch 2"));
+  EXPECT_EQ(warnings("max_epochs: 3" + swa), "");
+}
+
 TEST(Check, AKeyThatIsReferredToIsAVariable) {
   EXPECT_EQ(problems_in("my_dir: /data\nexp_dir: ${my_dir}/exp\n").describe(), "");
   EXPECT_THAT(problems_in("my_dir: /data\n").describe(), HasSubstr("my_dir: unknown key"));
@@ -222,6 +241,11 @@ TEST(Check, EveryLightningArgumentIsAnswered) {
   EXPECT_THAT(problems_in("trainer: {barebones: true}\n").describe(),
               HasSubstr("not supported\n  fix: set logger: false"));
   EXPECT_EQ(problems_in("trainer: {barebones: false}\n").describe(), "");
+  for (const char* old : {"seed_everything", "terminate_on_nan", "track_grad_norm", "auto_lr_find",
+                          "replace_sampler_ddp", "gpus"})
+    EXPECT_THAT(problems_in("trainer: {" + std::string(old) + ": 1}\n").describe(),
+                ::testing::Not(::testing::AnyOf(HasSubstr("unknown key"), HasSubstr("known keys"))))
+        << old;
 }
 
 TEST(Check, DevicesInEverySpelling) {

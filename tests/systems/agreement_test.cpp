@@ -286,6 +286,19 @@ TEST_F(Agreement, OnWhatIsRefusedOfTheTrainer) {
       {"++trainer.requeue_signal=SIGKILL"},
       {"++trainer.deterministic=maybe"},
       {"++trainer.gpus=2"},
+      {"++trainer.seed_everything=1"},
+      {"++trainer.track_grad_norm=2"},
+      {"trainer.max_epochs=-1", "++trainer.max_steps=1",
+       "++trainer.callbacks=[{_target_: swa, swa_lrs: 0.1}]"},
+      // Nothing to look at.
+      {"++trainer.limit_val_batches=0", "best_model_criterion=[[valid/acc, 2, max]]"},
+      {"++trainer.limit_val_batches=0.0",
+       "++trainer.callbacks=[{_target_: early_stopping, monitor: valid/loss}]"},
+      {"++trainer.limit_val_batches=0",
+       "++trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: "
+       "valid/loss}]"},
+      {"++trainer.limit_val_batches=0",
+       "scheduler={_target_: torch.optim.lr_scheduler.ReduceLROnPlateau}"},
       {"++trainer.log_every_n_steps=-5"},
       {"++trainer.loss_average=sum"},
       {"optimizer._target_=torch.optim.Adma"},
@@ -334,6 +347,34 @@ TEST_F(Agreement, AFileNeedsNoOption) {
   EXPECT_THAT(unknown.err, testing::HasSubstr("--parallel gpu: no block of this name"));
 }
 
+TEST_F(Agreement, ATrialRunIsNeverUpToDate) {
+  const std::vector<std::string> trial = {"run",
+                                          "--stages",
+                                          "collect_stats",
+                                          "train",
+                                          "--training_config",
+                                          training(),
+                                          "exp_tag=t",
+                                          "++trainer.fast_dev_run=true"};
+  ASSERT_EQ(run(trial).exit_code, 0);
+  const CommandResult again = run(trial);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.err, testing::AllOf(testing::HasSubstr("collect_stats: up to date"),
+                                        testing::Not(testing::HasSubstr("train: up to date"))));
+}
+
+TEST_F(Agreement, DecodingSaysThatNoValidationWasMade) {
+  const CommandResult result =
+      run({"run", "--stages", "collect_stats", "train", "infer", "--training_config", training(),
+           "--inference_config", (folder_->path() / "inference.yaml").string(), "exp_tag=short",
+           "training:trainer.max_epochs=-1", "++training:trainer.max_steps=1",
+           "training:trainer.limit_train_batches=1.0"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, testing::AllOf(testing::HasSubstr("no validation was made yet"),
+                                         testing::HasSubstr("last/model.safetensors"),
+                                         testing::Not(testing::HasSubstr("train stage first"))));
+}
+
 TEST_F(Agreement, OnWhatIsAccepted) {
   const std::vector<std::vector<std::string>> cases = {
       {"task=espnet2.tasks.asr.ASRTask"},
@@ -355,6 +396,11 @@ TEST_F(Agreement, OnWhatIsAccepted) {
       {"best_model_criterion=[[valid/acc, 2, max]]"},
       {"seed=3", "trainer.gradient_clip_val=0.5"},
       {"++trainer.strategy=ddp"},
+      {"++trainer.limit_val_batches=0"},
+      {"++trainer.limit_val_batches=0", "best_model_criterion=[]",
+       "++trainer.callbacks=[{_target_: model_checkpoint, every_n_train_steps: 1}]"},
+      {"++trainer.min_epochs=2",
+       "++trainer.callbacks=[{_target_: swa, swa_lrs: 0.1, swa_epoch_start: 2}]"},
       {"optimizer._target_=torch.optim.AdamW", "++optimizer.betas=[0.9, 0.98]",
        "++param_groups=[{match: bias, weight_decay: 0}]", "scheduler_interval=epoch",
        "++trainer.precision=bf16-mixed", "++trainer.accumulate_grad_batches=2",

@@ -9,7 +9,10 @@
 
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
+#include "tutti/config/recipe_defaults.h"
+#include "tutti/config/schemas/callbacks.h"
 #include "tutti/config/schemas/files.h"
+#include "tutti/config/schemas/schedules.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/data/batching/sampler.h"
@@ -132,6 +135,38 @@ void check_monitors(const Node& root, const speech::AsrSettings& model,
     check(criterion[std::size_t{0}]);
   for (const Node& callback : root["trainer"]["callbacks"].elements()) check(callback["monitor"]);
   for (const auto& optimizer : optimizers) check(optimizer.monitor_node);
+}
+
+// What looks at validations would never act without them.
+void check_validations_are_made(const Node& root, const Catalogue& catalogue,
+                                const std::vector<trainer::OptimizerSettings>& optimizers,
+                                Problems& problems) {
+  Problems told;  // where the block is checked
+  const auto trainer = trainer::trainer_schema().parse(root["trainer"], told);
+  if (!told.empty() || trainer.limit_val_batches.value > 0 || trainer.overfit_batches.value > 0 ||
+      trainer.fast_dev_run.batches > 0)
+    return;
+  const auto refuse = [&](const Node& at, const std::string& fix) {
+    problems.add(at, "needs validations, but trainer.limit_val_batches is 0: there are none",
+                 "set limit_val_batches: 1.0, or " + fix);
+  };
+  const auto name_of = [&](const char* group, const Node& node) {
+    const Node target = node["_target_"];
+    const auto* found = target.is_scalar() ? catalogue.find(group, target.raw()) : nullptr;
+    return found ? found->name : std::string();
+  };
+  if (const Node best = root["best_model_criterion"];
+      best.size() > 0 && !config::is_recipe_default(best))
+    refuse(best, "set best_model_criterion: []");
+  for (const Node& callback : root["trainer"]["callbacks"].elements()) {
+    const std::string name = name_of("callback", callback);
+    if (name == config::early_stopping_schema().info().name ||
+        (name == config::model_checkpoint_schema().info().name && !callback["monitor"].is_null()))
+      refuse(callback, "remove it");
+  }
+  for (const auto& optimizer : optimizers)
+    if (name_of("scheduler", optimizer.scheduler) == config::plateau_lr_schema().info().name)
+      refuse(optimizer.scheduler, "take another scheduler");
 }
 
 // What an unknown key leaves at its default: the block's other complaints are about that.
@@ -341,6 +376,7 @@ void check_inference(const Node& root, const Catalogue&, Problems& problems) {
 
 void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
   const auto optimizers = trainer::parse_optimizers(root, catalogue, problems);
+  check_validations_are_made(root, catalogue, optimizers, problems);
   check_entries(root, problems);
   check_batch_tensors(root, problems);
   read_text_settings(root, problems);

@@ -1,5 +1,7 @@
 #include "tutti/trainer/callback_settings.h"
 
+#include <fmt/format.h>
+
 #include "tutti/config/schemas/callbacks.h"
 
 namespace tutti::trainer {
@@ -12,6 +14,19 @@ void check_callback(const config::Component& component, const config::Node& call
   if (component.name == config::accumulation_schema().info().name &&
       settings.accumulate_grad_batches.from_epoch != config::Accumulation().from_epoch)
     problems.add(callback, "trainer.accumulate_grad_batches says the same", "keep one of them");
+  if (component.name != config::swa_schema().info().name) return;
+  config::Problems told;  // where the block is checked
+  const config::Amount start = config::swa_schema().parse(callback, told).swa_epoch_start;
+  const config::Node at = callback["swa_epoch_start"];
+  if (start.is_fraction && settings.max_epochs < 0)
+    problems.add(at.is_null() ? callback : at, "a part of the epochs needs trainer.max_epochs",
+                 "set max_epochs, or give swa_epoch_start: EPOCH");
+  if (!start.is_fraction && settings.max_epochs >= 0 &&
+      start.value > static_cast<double>(settings.max_epochs))
+    problems.warn(at,
+                  fmt::format("got {:g}, but training ends after epoch {}: nothing is averaged",
+                              start.value, settings.max_epochs),
+                  "give an earlier epoch, or a part of them (0.8)");
 }
 
 }  // namespace tutti::trainer

@@ -82,12 +82,8 @@ OptimizerSpec optimizer_spec(const OptimizerSettings& s, const Catalogue& catalo
   return spec;
 }
 
-void read_swa(const config::SwaSettings& s, const Node& node, TrainingPlan& plan,
-              Problems& problems) {
+void read_swa(const config::SwaSettings& s, TrainingPlan& plan) {
   const bool part = s.swa_epoch_start.is_fraction;
-  if (part && plan.loop.max_epochs < 0)
-    problems.add(node["swa_epoch_start"], "a part of the epochs needs trainer.max_epochs",
-                 "set max_epochs, or give swa_epoch_start: EPOCH");
   const double start =
       s.swa_epoch_start.value * (part ? static_cast<double>(plan.loop.max_epochs) : 1.0);
   const std::int64_t first = std::max<std::int64_t>(0, static_cast<std::int64_t>(start) - 1);
@@ -133,7 +129,7 @@ bool read_loop_callback(const Component& component, const Node& node, TrainingPl
     return true;
   }
   if (name == config::swa_schema().info().name) {
-    read_swa(config::swa_schema().parse(node, problems), node, plan, problems);
+    read_swa(config::swa_schema().parse(node, problems), plan);
     return true;
   }
   // Learning rates and throughput are always written.

@@ -225,6 +225,29 @@ void add_refused(Schema<S>& s) {
   s.refused("suggest_integrations", either, "remove it");
 }
 
+// What belongs to another place, and arguments of older versions of Lightning.
+void add_elsewhere(Schema<S>& s) {
+  s.elsewhere("num_device", "num_device is a top-level key; here it is devices: ${num_device}");
+  s.elsewhere("n_workers", "n_workers belongs to parallel: (many items); devices is for training");
+  s.elsewhere("env", "env belongs to parallel: (many items); strategy is for training");
+  s.elsewhere("gpus", "use accelerator: gpu and devices");
+  s.elsewhere("num_processes", "use accelerator: cpu and devices");
+  for (const char* key : {"seed", "seed_everything"})
+    s.elsewhere(key, "seed is a top-level key: seed: 1234");
+  s.elsewhere("resume_from_checkpoint", "use fit: {ckpt_path: last}");
+  s.elsewhere("terminate_on_nan",
+              "remove it: steps with NaN are dropped, and max_nonfinite_steps in a row end the "
+              "training; detect_anomaly: true names the operation");
+  s.elsewhere("track_grad_norm", "remove it: train/grad_norm is always logged");
+  s.elsewhere("auto_lr_find", "remove it: nothing is searched for; set optimizer.lr");
+  s.elsewhere("auto_scale_batch_size",
+              "remove it: nothing is searched for; set batch_size or batch_bins under dataloader");
+  s.elsewhere("replace_sampler_ddp", "remove it: batches are always split over the ranks");
+  s.elsewhere("progress_bar_refresh_rate", "use enable_progress_bar: false to have none");
+  s.elsewhere("checkpoint_callback", "use enable_checkpointing: false to have none");
+  s.elsewhere("weights_summary", "use enable_model_summary: false to have none");
+}
+
 using Complain =
     std::function<void(const char* key, const std::string& what, const std::string& fix)>;
 
@@ -270,6 +293,15 @@ void check_together(const Node& node, const S& settings, Problems& problems) {
     config::add_callback_components(known);
     known.check("profiler", settings.profiler, problems);
   }
+  const auto check_least = [&](const char* key, std::int64_t least, const char* most_key,
+                               std::int64_t most) {
+    if (most >= 0 && least > most)
+      problems.warn(node[key],
+                    fmt::format("got {}, but {} {} ends training", least, most_key, most),
+                    fmt::format("give at most {}, or raise {}", most, most_key));
+  };
+  check_least("min_epochs", settings.min_epochs, "max_epochs", settings.max_epochs);
+  check_least("min_steps", settings.min_steps, "max_steps", settings.max_steps);
   const Node precision = node["precision"];
   if (precision.is_scalar() && (precision.raw() == "16" || precision.raw() == "bf16"))
     problems.warn(precision, "'" + precision.raw() + "' is read as '" + precision.raw() + "-mixed'",
@@ -376,12 +408,7 @@ Schema<LoopSettings> trainer_schema() {
   add_updates(s);
   add_output(s);
   add_refused(s);
-  s.elsewhere("num_device", "num_device is a top-level key; here it is devices: ${num_device}");
-  s.elsewhere("n_workers", "n_workers belongs to parallel: (many items); devices is for training");
-  s.elsewhere("env", "env belongs to parallel: (many items); strategy is for training");
-  s.elsewhere("gpus", "use accelerator: gpu and devices");
-  s.elsewhere("seed", "seed is a top-level key");
-  s.elsewhere("resume_from_checkpoint", "use fit: {ckpt_path: last}");
+  add_elsewhere(s);
   s.check(check_together);
   return s;
 }

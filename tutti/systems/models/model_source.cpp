@@ -59,8 +59,18 @@ fs::path find_weights(const fs::path& asked) {
   }
   if (!found.empty()) return found;
   std::sort(there.begin(), there.end());
-  throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()),
-                  there.empty() ? "run the train stage first" : "there are " + join(there, ", "));
+  std::string fix = "run the train stage first";
+  if (!there.empty()) {
+    fix = "there are " + join(there, ", ");
+  } else if (const fs::path last = folder / "checkpoints" / "last"; fs::exists(last)) {
+    // It ended, or was stopped, inside its first epoch.
+    fix =
+        "no validation was made yet, so none is the best: train on, or validate earlier "
+        "(trainer.val_check_interval)";
+    if (fs::exists(last / "model.safetensors"))
+      fix += "; the newest weights are " + (last / "model.safetensors").string();
+  }
+  throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()), fix);
 }
 
 bool is_pack(const fs::path& folder) {
