@@ -58,6 +58,28 @@ TEST(Weights, RangesOfAFileAreReadAlone) {
   EXPECT_THROW(file.read("encoder.weight", 30, 6), InternalError);
 }
 
+TEST(Weights, ADownloadThatDidNotHappenIsToldFromAnOldFile) {
+  TempFolder folder;
+  const auto path = folder.path() / "x.pth";
+  const auto complaint = [&](const std::string& bytes) -> std::string {
+    write_file_atomic(path, bytes);
+    try {
+      open_weights(path);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  write_pth(path, a_model());
+  const std::string whole = read_file(path);
+  EXPECT_THAT(complaint("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n"),
+              testing::AllOf(HasSubstr("Git LFS pointer"), HasSubstr("fix: git lfs pull")));
+  for (const std::size_t length : {std::size_t{0}, std::size_t{20}, whole.size() / 2})
+    EXPECT_THAT(complaint(whole.substr(0, length)),
+                testing::AllOf(HasSubstr("cut short"), HasSubstr("fix: fetch it again")));
+  EXPECT_THAT(complaint("\x80\x02\x8a\x0al"), HasSubstr("PyTorch before 1.6"));
+}
+
 TEST(Weights, BadInputIsNamed) {
   TempFolder folder;
   EXPECT_THROW(open_weights(folder.path() / "nowhere"), IoError);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -44,13 +45,29 @@ const PickleValue& weights_of(const PickleValue& root) {
 
 namespace {
 
+// Why the reader of archives refused a file, by its first bytes.
+[[noreturn]] void throw_no_archive(const fs::path& path) {
+  std::string start(16, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<std::size_t>(file.gcount()));
+  if (start == "version https://")
+    throw DataError(path.string() + ": a Git LFS pointer, not the weights themselves",
+                    "git lfs pull, in the repository it came from");
+  // A zip's table of contents is at its end.
+  if (start.empty() || start.starts_with("PK\x03\x04"))
+    throw DataError(path.string() + ": cut short, the end of the zip archive is missing",
+                    "fetch it again");
+  throw DataError(path.string() + ": not a zip archive of torch.save",
+                  "files of PyTorch before 1.6: load and save them again with a newer one");
+}
+
 std::unique_ptr<caffe2::serialize::PyTorchStreamReader> open_archive(const fs::path& path) {
   if (!fs::exists(path)) throw IoError("cannot open " + path.string() + ": no such file");
   try {
     return std::make_unique<caffe2::serialize::PyTorchStreamReader>(path.string());
   } catch (const std::exception&) {
-    throw DataError(path.string() + ": not a zip archive of torch.save",
-                    "files of PyTorch before 1.6: load and save them again with a newer one");
+    throw_no_archive(path);
   }
 }
 
