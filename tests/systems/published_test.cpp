@@ -214,6 +214,14 @@ TEST_F(Published, ShowSaysWhatAFolderHoldsAndLacks) {
   EXPECT_EQ(refused.exit_code, 3) << refused.describe();
   EXPECT_THAT(refused.err, HasSubstr("valid.acc.ave_10best.pth, which is not there"));
 
+  // What infer and convert warn of, before they do.
+  write_file_atomic(config, text + "my_magic_scale: 3.0\n");
+  EXPECT_THAT(run({"model", "show", "broken"}).out,
+              testing::ContainsRegex("warning     .*my_magic_scale: ignored"));
+  const Json warned = parse_json(run({"model", "show", "broken", "--json"}).out, "show");
+  ASSERT_EQ(warned["warnings"].size(), 1u) << warned;
+  EXPECT_THAT(warned["warnings"][0].get<std::string>(), HasSubstr("my_magic_scale: ignored"));
+
   const std::size_t at = text.find("encoder: conformer");
   write_file_atomic(config, std::string(text).replace(at, 18, "encoder: whisper"));
   const auto whisper = run({"model", "show", "broken"});

@@ -113,11 +113,9 @@ Json describe_model(const fs::path& path) {
     return lies_in(file, shown) ? file.lexically_normal().lexically_relative(shown).string()
                                 : file.string();
   };
-  Json info = {{"folder", shown.string()},
-               {"config", inside(folder.config)},
-               {"weights", inside(folder.weights)},
-               {"missing", folder.missing},
-               {"problems", Json::array()}};
+  Json info = {{"folder", shown.string()},          {"config", inside(folder.config)},
+               {"weights", inside(folder.weights)}, {"missing", folder.missing},
+               {"problems", Json::array()},         {"warnings", Json::array()}};
   if (!folder.lm_weights.empty()) info["language_model"] = inside(folder.lm_weights);
   if (!fs::exists(folder.config)) return info;
   config::Problems problems;
@@ -131,6 +129,8 @@ Json describe_model(const fs::path& path) {
     if (problems.empty()) describe_network(folder, training, settings, info);
   }
   for (const auto& problem : problems.sorted()) info["problems"].push_back(problem.describe());
+  for (const auto& warning : problems.sorted_warnings())
+    info["warnings"].push_back(warning.describe());
   return info;
 }
 
@@ -159,6 +159,7 @@ std::string model_text(const Json& info) {
   line("lm", info.value("language_model", ""));
   line("missing", words(info["missing"]));
   for (const Json& problem : info["problems"]) line("problem", problem.get<std::string>());
+  for (const Json& warning : info["warnings"]) line("warning", warning.get<std::string>());
   if (info["missing"].empty() && info["problems"].empty()) line("ready", "yes");
   return text;
 }
