@@ -323,6 +323,19 @@ TEST_F(Published, OwsmSaysWhatEspnetSays) {
   }
 }
 
+TEST_F(Published, ALanguageThatOwsmDoesNotKnowIsAnsweredWithThoseItKnows) {
+  const auto sounds = write_sounds("s2t", 1);
+  const auto refused = [&](const std::string& word) {
+    const auto result = run({"infer", "--model", folder_of("owsm").string(), word, sounds[0]});
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr("<abk>, <deu>, <eng>, <zul>"));
+    return result.err;
+  };
+  EXPECT_THAT(refused("lang_sym=eng"),
+              testing::AllOf(HasSubstr("lang_sym: got eng"), HasSubstr("did you mean <eng>?")));
+  EXPECT_THAT(refused("lang_sym=<fra>"), HasSubstr("lang_sym: got <fra>"));
+}
+
 TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {
   const auto sounds = write_sounds("s2t", kMany);
   const Json expected = expected_of("owsm_ctc");

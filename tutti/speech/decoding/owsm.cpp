@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 
 namespace tutti::speech {
 
@@ -55,6 +56,17 @@ std::int64_t OwsmTokens::require(const std::string& token) const {
     throw DataError(fmt::format("token list: no token {}", token),
                     "give the token list of an OWSM model, and a language and task it knows");
   return id;
+}
+
+std::int64_t OwsmTokens::require_language(const std::string& language, const char* key) const {
+  // Without its marks it can be a piece of a word.
+  if (const int id = tokens_.find(language); id >= 0 && is_owsm_mark(language)) return id;
+  const std::vector<std::string> known = languages();
+  const std::string marked = "<" + language + ">";
+  const std::string meant = tokens_.find(marked) >= 0 ? marked : closest_match(language, known);
+  throw ConfigError(fmt::format("{}: got {}, expected a language of the model: {}", key, language,
+                                join(known, ", ")),
+                    meant.empty() ? "" : "did you mean " + meant + "?");
 }
 
 std::vector<std::int64_t> OwsmTokens::prompt(const OwsmPrompt& prompt) const {

@@ -81,6 +81,8 @@ class OwsmTokens {
   std::vector<std::string> languages() const;
   // Throws DataError for a token the list does not have.
   std::int64_t require(const std::string& token) const;
+  // The same for a language that a user gave under `key`. Throws ConfigError that names the others.
+  std::int64_t require_language(const std::string& language, const char* key) const;
   // Utterances between pairs of time tokens. When the last one ends after `complete_before` seconds
   // and is not the only one, it may be cut off: it is left to the next window, which begins where
   // it did. Without any time token the whole window is one utterance.
