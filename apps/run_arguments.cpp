@@ -30,7 +30,13 @@ void add_run_options(CLI::App& app, const std::string& name, RunArguments& out) 
   if (name == "infer") {
     auto* model =
         app.add_option("--model", out.transcribe.model,
-                       "a packed model: decode the audio files, folders, or - (stdin) that follow");
+                       "a packed model: decode the audio files, folders, or - (stdin) that follow; "
+                       "the pack holds its own settings, key=value changes them");
+    // Of stages of a recipe: a file they name would be left unread without a word.
+    for (const char* other :
+         {"--config", "--training_config", "--inference_config", "--metrics_config",
+          "--demo_config", "--parallel", "--dry_run", "--force"})
+      model->excludes(app.get_option(other));
     app.add_option("--device", out.transcribe.device, "with --model: auto, cpu, cuda or cuda:N");
     auto* json = app.add_flag("--json", out.as_json, "with --model: a JSON object per file");
     auto* srt = app.add_flag("--srt", out.as_srt,

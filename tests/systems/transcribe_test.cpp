@@ -69,6 +69,21 @@ TEST_F(Transcribe, APackRemembersItsSettingsAndTakesOthers) {
   const CommandResult slip = run({"infer", "--model", pack(), "beem_size=3", good});
   EXPECT_EQ(slip.exit_code, 2);
   EXPECT_THAT(slip.err, HasSubstr("did you mean 'beam_size'"));
+  // What only a recipe's stage reads is not passed over.
+  const std::vector<std::vector<std::string>> others = {{"--config", "absent.yaml"},
+                                                        {"--training_config", "absent.yaml"},
+                                                        {"--parallel", "gpu"},
+                                                        {"--force"},
+                                                        {"--dry_run"}};
+  for (const auto& other : others) {
+    std::vector<std::string> line = {"infer", "--model", pack(), good};
+    line.insert(line.end(), other.begin(), other.end());
+    const CommandResult refused = run(line);
+    EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+    EXPECT_THAT(refused.err, HasSubstr("excludes"));
+    EXPECT_THAT(refused.err, HasSubstr(other[0]));
+    EXPECT_EQ(refused.out, "");
+  }
 }
 
 TEST_F(Transcribe, ABadFileIsNamedAndTheRestGoesOn) {
