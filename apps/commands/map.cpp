@@ -330,6 +330,16 @@ void take_list(std::vector<std::string>& words, MapArguments& arguments) {
   words.erase(mark, words.end());
 }
 
+// All words after ::: are items; one that is an option of ours was likely meant as that.
+void refuse_listed_options(const CLI::App& app, const MapArguments& arguments) {
+  for (const std::string& word : arguments.listed) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name.starts_with("--") && app.get_option_no_throw(name) != nullptr)
+      throw ConfigError(fmt::format("map: {} stands after :::, where all words are items", word),
+                        "put options before ::: ; for an item of that name use --items FILE");
+  }
+}
+
 }  // namespace
 
 int run_map(int argc, char** argv) {
@@ -372,6 +382,7 @@ int run_map(int argc, char** argv) {
   app.add_flag("--quiet", arguments.quiet, "no progress, no summary");
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
+  refuse_listed_options(app, arguments);
   try {
     if (const auto code = parse_arguments(app, own)) return *code;
   } catch (const ConfigError& error) {

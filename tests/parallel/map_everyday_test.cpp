@@ -238,6 +238,17 @@ TEST_F(Everyday, HelpShowsExamplesThatWork) {
   EXPECT_EQ(sh("tutti worker --help").exit_code, 0);
 }
 
+TEST_F(Everyday, AnOptionAmongTheItemsIsRefused) {
+  for (const char* line : {"tutti map ::: a b --output_dir zz -- echo {}",
+                           "tutti map -- echo {} ::: a --output_dir=zz"}) {
+    const auto r = sh(line);
+    EXPECT_EQ(r.exit_code, 2) << line;
+    EXPECT_THAT(r.err, HasSubstr("stands after :::, where all words are items")) << line;
+    EXPECT_EQ(r.out, "") << line;
+  }
+  EXPECT_EQ(sh("tutti map ::: -x --other -- 'echo x{}'").out, "x-x\nx--other\n");
+}
+
 TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {
   ASSERT_EQ(
       sh("printf 'a\\377b\\n' | tutti map --quiet --output_dir out -- 'printf %s {}'").exit_code,
