@@ -288,6 +288,8 @@ TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
     EXPECT_EQ(r.exit_code, 2) << other;
     EXPECT_THAT(r.err, HasSubstr("--force")) << other;
   }
+  EXPECT_THAT(sh("tutti map --quiet --output_dir out ::: a b -- echo {} x").err,
+              HasSubstr(R"(command: was ["echo","{}"], is ["echo","{}","x"])"));
   ASSERT_EQ(sh("tutti map --force --quiet --output_dir out ::: a c -- echo {}").exit_code, 0);
   EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"c\""));
 }

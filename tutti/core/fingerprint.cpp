@@ -52,7 +52,9 @@ bool is_content(const Json& value) {
 
 std::string shorten(const Json& value) {
   if (is_content(value)) return "there";
-  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  const auto is_word = [](const Json& item) { return item.is_string() && !is_content(item); };
+  if (value.is_array() && !std::all_of(value.begin(), value.end(), is_word))  // a command is shown
+    return fmt::format("a list of {}", value.size());
   if (value.is_object()) {
     const auto target = value.find("_target_");
     return target != value.end() && target->is_string() ? target->get<std::string>() : "a block";
