@@ -203,7 +203,7 @@ TEST(Resume, WithAnotherWorldSize) {
   train(dir, 2, {"steps=6", "epochs=2", "batches=20", "checkpoints=1"});
   Ranks ranks = start(dir, 1, {"steps=-1", "epochs=2", "batches=20", "checkpoints=1"});
   expect_all_ok(ranks);
-  EXPECT_THAT(ranks.log(0), HasSubstr("epoch 0, batch 12, step 6"));
+  EXPECT_THAT(ranks.log(0), HasSubstr("epoch 1, batch 12, step 6"));
   EXPECT_THAT(ranks.log(0),
               HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
   EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
