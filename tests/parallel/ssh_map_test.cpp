@@ -64,61 +64,54 @@ TEST_F(SshMap, ItemsTravelWithTheJob) {
             "\"YyD/\"}}\n");
 }
 
+// Hosts behind an `ssh` of our own, which notes each call and then does what `script` says; $2 is the host.
+class SshHosts : public ::testing::Test {
+ protected:
+  CommandResult map(const std::string& script, const std::string& settings,
+                    const std::vector<std::string>& item_command) const {
+    make_folders(folder_.path() / "bin");
+    write_file_atomic(folder_.path() / "bin" / "ssh",
+                      "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\necho \"$2\" >>" +
+                          calls_.string() + "\n" + script,
+                      0755);
+    const auto config = folder_.path() / "conf.yaml";
+    write_file_atomic(config, "parallel:\n  env: ssh\n" + settings);
+    Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items",
+                             "3", "--output_dir", (folder_.path() / "out").string(), "--"},
+                    .timeout = std::chrono::seconds(100)};
+    command.argv.insert(command.argv.end(), item_command.begin(), item_command.end());
+    command.env["PATH"] = (folder_.path() / "bin").string() + ":" + std::getenv("PATH");
+    return run_command(command);
+  }
+  TempFolder folder_{"ssh-hosts"};
+  std::filesystem::path calls_ = folder_.path() / "calls";
+};
+
 // ssh's own failure, before anything ran over there. One host is tried after the other, each with its
 // retries, and then the run ends.
-TEST(SshHosts, ThatNeverAnswerEndTheRunWithSshsWords) {
-  const TempFolder folder("ssh-hosts");
-  make_folders(folder.path() / "bin");
-  write_file_atomic(
-      folder.path() / "bin" / "ssh",
-      "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n"
-      "echo \"$2\" >>" +
-          (folder.path() / "calls").string() +
-          "\n"
-          "echo \"ssh: Could not resolve hostname $2: Name or service not known\" >&2\n"
-          "exit 255\n",
-      0755);
-  const auto config = folder.path() / "conf.yaml";
-  write_file_atomic(config,
-                    "parallel:\n  env: ssh\n  n_workers: 1\n"
-                    "  options: {hosts: [no1.invalid, no2.invalid], connect_retries: 1}\n");
-  Command command{
-      .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", "3",
-               "--output_dir", (folder.path() / "out").string(), "--", "echo", "{}"},
-      .timeout = std::chrono::seconds(100)};
-  command.env["PATH"] = (folder.path() / "bin").string() + ":" + std::getenv("PATH");
-  const auto run = run_command(command);
+TEST_F(SshHosts, ThatNeverAnswerEndTheRunWithSshsWords) {
+  const auto run =
+      map("echo \"ssh: Could not resolve hostname $2: Name or service not known\" >&2\nexit 255\n",
+          "  n_workers: 1\n"
+          "  options: {hosts: [no1.invalid, no2.invalid], connect_retries: 1}\n",
+          {"echo", "{}"});
   EXPECT_EQ(run.exit_code, 6) << run.err;
   EXPECT_THAT(run.err, ::testing::HasSubstr("no host can be reached: no1.invalid: ssh: Could not "
                                             "resolve hostname no1.invalid"));
   EXPECT_THAT(run.err, ::testing::HasSubstr("; no2.invalid: ssh: Could not resolve"));
-  EXPECT_EQ(read_file(folder.path() / "calls"),
-            "no1.invalid\nno1.invalid\nno2.invalid\nno2.invalid\n");
+  EXPECT_EQ(read_file(calls_), "no1.invalid\nno1.invalid\nno2.invalid\nno2.invalid\n");
 }
 
-TEST(SshHosts, ABrokenOneIsNamedAndItsWorkersStartElsewhere) {
-  const TempFolder folder("ssh-hosts");
-  const std::string calls = (folder.path() / "calls").string();
-  make_folders(folder.path() / "bin");
-  write_file_atomic(folder.path() / "bin" / "ssh",
-                    "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\necho \"$2\" >>" + calls +
-                        "\n[ \"$2\" = bad.site ] && { echo no disk; exit 7; }\nexec sh -c \"$3\"\n",
-                    0755);
-  const auto config = folder.path() / "conf.yaml";
-  write_file_atomic(config,
-                    "parallel:\n  env: ssh\n  n_workers: 2\n"
-                    "  options: {hosts: [bad.site, good.site]}\n");
+TEST_F(SshHosts, ABrokenOneIsNamedAndItsWorkersStartElsewhere) {
   // The run is not over before the second worker has been asked for again.
-  Command command{
-      .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", "3",
-               "--output_dir", (folder.path() / "out").string(), "--", "sh", "-c",
-               "until [ $(grep -c good " + calls + ") -ge 2 ]; do sleep 0.05; done; echo {}"},
-      .timeout = std::chrono::seconds(100)};
-  command.env["PATH"] = (folder.path() / "bin").string() + ":" + std::getenv("PATH");
-  const auto run = run_command(command);
+  const auto run = map(
+      "[ \"$2\" = bad.site ] && { echo no disk; exit 7; }\nexec sh -c \"$3\"\n",
+      "  n_workers: 2\n  options: {hosts: [bad.site, good.site]}\n",
+      {"sh", "-c",
+       "until [ $(grep -c good " + calls_.string() + ") -ge 2 ]; do sleep 0.05; done; echo {}"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, ::testing::HasSubstr("1 start of workers failed: bad.site 1 of 1"));
-  EXPECT_THAT(split(std::string(trim(read_file(calls))), '\n'),
+  EXPECT_THAT(split(std::string(trim(read_file(calls_))), '\n'),
               ::testing::UnorderedElementsAre("bad.site", "good.site", "good.site"));
 }
 
