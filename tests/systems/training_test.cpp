@@ -441,7 +441,7 @@ TEST_F(Training, GoingBackToTheBestTakesItsOptimizerAndNeverUndoesARequeue) {
 
   const auto back = toy.train({criterion, "+fit.ckpt_path=best", "trainer.max_epochs=4"});
   ASSERT_TRUE(back.ok()) << back.describe();
-  EXPECT_THAT(back.err + back.out, HasSubstr("epoch 1, batch 0, step 24"));
+  EXPECT_THAT(back.err + back.out, HasSubstr("epoch 2, batch 0, step 24"));
   EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before" / "step-00000096"));
   EXPECT_EQ(toy.steps(), 96U);  // each step once
   // With its optimizer and random numbers: the same way again.
@@ -450,7 +450,7 @@ TEST_F(Training, GoingBackToTheBestTakesItsOptimizerAndNeverUndoesARequeue) {
   const auto requeued = toy.train({criterion, "+fit.ckpt_path=best", "trainer.max_epochs=5"},
                                   {{"TUTTI_RESTART_COUNT", "1"}});
   ASSERT_TRUE(requeued.ok()) << requeued.describe();
-  EXPECT_THAT(requeued.err + requeued.out, HasSubstr("epoch 4, batch 0, step 96"));
+  EXPECT_THAT(requeued.err + requeued.out, HasSubstr("epoch 5, batch 0, step 96"));
 }
 
 TEST_F(Training, WhatCannotWorkIsRefusedWithItsKey) {

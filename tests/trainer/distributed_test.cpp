@@ -205,7 +205,7 @@ TEST(Resume, WithAnotherWorldSize) {
   expect_all_ok(ranks);
   EXPECT_THAT(ranks.log(0), HasSubstr("epoch 1, batch 12, step 6"));
   EXPECT_THAT(ranks.log(0),
-              HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
+              HasSubstr("1 rank instead of 2: what is left of epoch 1 is dealt out anew"));
   EXPECT_THAT(ranks.log(0), HasSubstr("done steps=34"));  // 6 + 8 + 20
   EXPECT_THAT(ranks.log(0), testing::ContainsRegex("items/s, .*eta "));
 }

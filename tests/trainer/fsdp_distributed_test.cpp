@@ -292,7 +292,7 @@ TEST(FsdpElastic, ALostNodeIsGoneOnWithout) {
   const std::string log = read_file(dir / "log-0");
   ASSERT_TRUE(status && status->ok()) << log;
   EXPECT_THAT(log, HasSubstr("node 1 is lost"));
-  EXPECT_THAT(log, HasSubstr("1 rank instead of 2: what is left of epoch 0 is dealt out anew"));
+  EXPECT_THAT(log, HasSubstr("1 rank instead of 2: what is left of epoch 1 is dealt out anew"));
   EXPECT_THAT(log, HasSubstr("done steps=12"));
 }
 

@@ -204,7 +204,7 @@ void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
     log::info(
         "{} rank{} instead of {}: what is left of epoch {} is dealt out anew, each utterance "
         "once; dropout masks will differ",
-        world, world == 1 ? "" : "s", old_world, run.epoch);
+        world, world == 1 ? "" : "s", old_world, run.epoch + 1);
   const double ratio = static_cast<double>(world) * accumulate / (old_world * old_accumulate);
   if (ratio == 1.0) return;
   const double same = accumulate / ratio;
