@@ -426,6 +426,51 @@ TEST_F(Training, OwnProgressGoesBeforeACheckpointThatWasNamed) {
   EXPECT_EQ(second.steps(), 8U);
 }
 
+// Each file operation of a save and of the averages after it in turn: the one before which it dies.
+TEST_F(Training, KilledAtAnyMomentOfASaveItKeepsTheSameBest) {
+  const ToyTraining toy;
+  const ToyTraining::Words kept = {"best_model_criterion=[[valid/loss, 2, min]]"};
+  const auto until = [&](int epochs) {
+    ToyTraining::Words words = kept;
+    words.push_back("trainer.max_epochs=" + std::to_string(epochs));
+    return words;
+  };
+  ASSERT_TRUE(toy.train(until(2)).ok());
+  const fs::path before = toy.path() / "before";
+  fs::rename(toy.exp(), before);
+  const auto put_back = [&] {
+    fs::remove_all(toy.exp());
+    fs::copy(before, toy.exp(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  };
+  const auto content = [&] {  // step folders have times in them
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(toy.checkpoints()))
+      files[entry.path().filename().string()] = entry.is_symlink()
+                                                    ? fs::read_symlink(entry.path()).string()
+                                                : entry.is_directory() ? ""
+                                                                       : read_file(entry.path());
+    return files;
+  };
+  put_back();
+  ASSERT_TRUE(toy.train(until(3)).ok());
+  const auto calm = content();
+  ASSERT_EQ(calm.count("valid.loss.ave_2best.safetensors"), 1U);
+
+  int kills = 0;
+  for (bool killed = true; killed; kills += killed) {
+    put_back();
+    killed = toy.train(until(3), {{"LD_PRELOAD", TUTTI_BIN_DIR "/libdie_before.so"},
+                                  {"TUTTI_TEST_DIE_IN", toy.checkpoints().string()},
+                                  {"TUTTI_TEST_DIE_BEFORE", std::to_string(kills)}})
+                 .exit_code != 0;
+    const auto again = toy.train(until(3));
+    ASSERT_TRUE(again.ok()) << again.describe();
+    EXPECT_EQ(content(), calm) << "killed before operation " << kills;
+    ASSERT_LT(kills, 100);
+  }
+  EXPECT_GT(kills, 10);
+}
+
 TEST_F(Training, GoingBackToTheBestTakesItsOptimizerAndNeverUndoesARequeue) {
   const ToyTraining toy;
   const ToyTraining::Words best = {"+fit.ckpt_path=best", "trainer.max_epochs=4"};

@@ -499,6 +499,7 @@ FitResult fit(FitInputs& inputs) {
     if ((run.is_main() || strategy.placements()) && !run.settings.checkpoint_folder.empty())
       run.store =
           std::make_unique<CheckpointStore>(run.settings.checkpoint_folder, store_options(inputs));
+    if (run.is_main() && run.resumed_save) run.store->finish(*run.resumed_save);
     for (Logger* logger : run.in.loggers)  // from the beginning: there was no step
       logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
     allow_recording(run);

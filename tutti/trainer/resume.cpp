@@ -328,6 +328,10 @@ bool restore(Run& run) {
   run.epoch = t.at("epoch");
   run.batch = t.at("batch");
   run.step = t.at("step");
+  std::error_code not_there;
+  if (std::filesystem::equivalent(found->folder.parent_path(), run.settings.checkpoint_folder,
+                                  not_there))
+    run.resumed_save = save_info_of(t);
   run.window = t.at("window");
   run.skipped = t.at("skipped");
   run.saved_step = run.step;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,10 +79,11 @@ struct Run {
 
   // Not saved.
   bool resumed = false;
-  bool recording = false;       // parts of the model are launched as one
-  bool told_stop = false;       // the other ranks know of our signal
-  bool names_known = false;     // the metrics that are monitored exist
-  int signal = 0;               // the one all ranks stop for
+  std::optional<SaveInfo> resumed_save;  // of this run's own checkpoint
+  bool recording = false;                // parts of the model are launched as one
+  bool told_stop = false;                // the other ranks know of our signal
+  bool names_known = false;              // the metrics that are monitored exist
+  int signal = 0;                        // the one all ranks stop for
   double reference_weight = 1;  // a power of two near the last global weight; see window.cpp
   std::int64_t saved_step = -1;
   bool saved_pending = false;

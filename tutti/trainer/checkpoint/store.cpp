@@ -70,6 +70,14 @@ using BestLists = std::map<std::string, std::vector<BestEntry>>;  // by list_nam
 
 namespace {
 
+// JSON has no infinity, which is what the loss of a bad epoch can be.
+Json number_json(double value) {
+  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
+}
+double number_of(const Json& json) {
+  return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
+}
+
 BestLists read_best(const fs::path& folder) {
   BestLists best;
   const fs::path path = folder / "best.json";
@@ -77,7 +85,7 @@ BestLists read_best(const fs::path& folder) {
   const Json json = parse_json(read_file(path), path.string());
   for (const auto& [name, list] : json.items())
     for (const Json& e : list) {
-      BestEntry entry{e.at("file"), e.at("value"), e.at("epoch"), e.at("step")};
+      BestEntry entry{e.at("file"), number_of(e.at("value")), e.at("epoch"), e.at("step")};
       if (fs::exists(folder / entry.file)) best[name].push_back(std::move(entry));
     }
   return best;
@@ -88,8 +96,10 @@ void write_best(const fs::path& folder, const BestLists& best) {
   for (const auto& [name, list] : best) {
     json[name] = Json::array();
     for (const BestEntry& e : list)
-      json[name].push_back(
-          {{"file", e.file}, {"value", e.value}, {"epoch", e.epoch}, {"step", e.step}});
+      json[name].push_back({{"file", e.file},
+                            {"value", number_json(e.value)},
+                            {"epoch", e.epoch},
+                            {"step", e.step}});
   }
   write_file_atomic(folder / "best.json", json.dump(1) + "\n");
 }
@@ -100,6 +110,15 @@ std::string metric_file_name(const std::string& metric) {
   std::string name = metric;
   std::replace(name.begin(), name.end(), '/', '.');
   return name;
+}
+
+std::optional<SaveInfo> save_info_of(const Json& trainer) {
+  const auto saved = trainer.find("save");
+  if (saved == trainer.end()) return std::nullopt;
+  SaveInfo info{saved->at("epoch"), trainer.at("step"), {}, saved->at("keep")};
+  for (const auto& [name, value] : saved->at("metrics").items())
+    info.metrics[name] = number_of(value);
+  return info;
 }
 
 class CheckpointStore::Impl {
@@ -130,8 +149,30 @@ class CheckpointStore::Impl {
     changed_.wait(lock, [this] { return !job_; });
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     throw_error();
+    Json metrics = Json::object();
+    for (const auto& [name, value] : info.metrics) metrics[name] = number_json(value);
+    snapshot.trainer["save"] = {{"epoch", info.epoch}, {"metrics", metrics}, {"keep", info.keep}};
     job_ = std::make_unique<Job>(Job{std::move(snapshot), std::move(info), std::move(shared)});
     changed_.notify_all();
+  }
+
+  void finish(const SaveInfo& info) {
+    const std::string name = step_folder_name(info.step);
+    replace_link(folder_ / "last", name);
+    if (info.keep)
+      link_or_copy(folder_ / name / "model.safetensors",
+                   folder_ / fmt::format("epoch{}_step{}.safetensors", info.epoch, info.step));
+    for (std::size_t i = 0; i < options_.criteria.size(); ++i) keep_best(i, info, name);
+    if (!info.metrics.empty()) write_best(folder_, best_);
+    const std::string best = best_step_folder();
+    if (!best.empty() && fs::exists(folder_ / best))
+      replace_link(folder_ / "best", best);
+    else
+      fs::remove_all(folder_ / "best");  // the link, or what `cp -rL` made of it
+    auto folders = step_folders(folder_);
+    for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
+         i < folders.size(); ++i)
+      if (folders[i].filename() != best) fs::remove_all(folders[i]);
   }
 
   Checkpoint take_back() {
@@ -245,23 +286,9 @@ class CheckpointStore::Impl {
     } else {
       write_checkpoint(folder_ / name, job.snapshot);
     }
-    replace_link(folder_ / "last", name);
+    // A kill from here on leaves a checkpoint to go on from, and what is missing is made up for.
     if (!std::exchange(has_saved_, true)) set_aside_unwatched();
-    if (job.info.keep)
-      link_or_copy(
-          folder_ / name / "model.safetensors",
-          folder_ / fmt::format("epoch{}_step{}.safetensors", job.info.epoch, job.info.step));
-    for (std::size_t i = 0; i < options_.criteria.size(); ++i) keep_best(i, job.info, name);
-    if (!job.info.metrics.empty()) write_best(folder_, best_);
-    const std::string best = best_step_folder();
-    if (!best.empty() && fs::exists(folder_ / best))
-      replace_link(folder_ / "best", best);
-    else
-      fs::remove_all(folder_ / "best");  // the link, or what `cp -rL` made of it
-    auto folders = step_folders(folder_);
-    for (std::size_t i = static_cast<std::size_t>(std::max(1, options_.keep_last));
-         i < folders.size(); ++i)
-      if (folders[i].filename() != best) fs::remove_all(folders[i]);
+    finish(job.info);
   }
 
   // Whole, so that training can go back to it. Empty: there is none.
@@ -391,6 +418,7 @@ CheckpointStore::~CheckpointStore() = default;
 void CheckpointStore::save(Checkpoint snapshot, SaveInfo info, std::optional<SharedSave> shared) {
   impl_->save(std::move(snapshot), std::move(info), std::move(shared));
 }
+void CheckpointStore::finish(const SaveInfo& info) { impl_->finish(info); }
 void CheckpointStore::flush() { impl_->flush(); }
 Checkpoint CheckpointStore::take_back() { return impl_->take_back(); }
 std::vector<fs::path> CheckpointStore::write_averages() { return impl_->write_averages(); }

@@ -43,6 +43,9 @@ struct SaveInfo {
   bool keep = false;                      // its weights stay for good
 };
 
+// What the store keeps of it in trainer.json, for finish(). None: of an older program.
+std::optional<SaveInfo> save_info_of(const Json& trainer);
+
 struct BestFile {
   std::filesystem::path file;
   double value = 0;
@@ -77,6 +80,10 @@ class CheckpointStore {
   // The tensors of a snapshot that has been written, for the next one: fresh memory costs more than the
   // copy. Empty when none is free.
   Checkpoint take_back();
+
+  // A run was killed when its newest checkpoint was whole and not yet among the best: does the rest of
+  // that save. Before the first save(); nothing changes if all was done.
+  void finish(const SaveInfo& info);
 
   // The newest whole checkpoint. A damaged one is reported as a warning and passed over. Reads from
   // any process; the others need no store.
