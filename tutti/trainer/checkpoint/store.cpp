@@ -313,7 +313,9 @@ class CheckpointStore::Impl {
     for (const auto& entry : fs::directory_iterator(folder_)) {
       const std::string name = entry.path().filename().string();
       std::error_code ignored;
-      if (name.rfind(".step-", 0) == 0 && name.find(".tmp-") != std::string::npos)
+      if ((name.starts_with(".step-") && name.find(".tmp-") != std::string::npos) ||
+          name.find(".tmp.") != std::string::npos || name.ends_with(".tmp") ||
+          name.ends_with(".partial"))
         fs::remove_all(entry.path(), ignored);
     }
   }
