@@ -197,9 +197,10 @@ TEST(Interpolation, BadArithmeticNamesExpressionAndPlace) {
 
 TEST(Interpolation, MissingKeyNamesTheChain) {
   EXPECT_EQ(
-      error_of("first: ${second}\nsecond: ${third.x}/y\nthird: {z: 1}\n"),
-      "t.yaml:2:9: second: in ${third.x}: no key 'x' under 'third'; needed by first -> second\n"
-      "  fix: did you mean 'z'?");
+      error_of("first: ${second}\nsecond: ${third.pahts}/y\nthird: {paths: 1}\n"),
+      "t.yaml:2:9: second: in ${third.pahts}: no key 'pahts' under 'third'; needed by first -> "
+      "second\n"
+      "  fix: did you mean 'paths'?");
   EXPECT_THAT(error_of("a: ${b.5}\nb: [1]\n"),
               HasSubstr("'b' is a list of 1, it has no element '5'"));
   EXPECT_THAT(error_of("a: ${....x}\n"), HasSubstr("more dots than levels above"));

@@ -32,6 +32,12 @@ TEST(Text, ClosestMatchOffersSlipsOnly) {
   EXPECT_EQ(closest_match("wallitme", keys), "walltime");
   EXPECT_EQ(closest_match("Options", keys), "options");
   EXPECT_EQ(closest_match("dashboard", keys), "");
+  EXPECT_EQ(closest_match("evn", keys), "env");
+  EXPECT_EQ(closest_match("EMA", {"Timer", "SWA"}), "");
+  EXPECT_EQ(closest_match("lrs", {"lr"}), "lr");
+  EXPECT_EQ(closest_match("l", {"lr"}), "lr");
+  EXPECT_EQ(closest_match("lr", {"sr", "r"}), "");
+  EXPECT_EQ(closest_match("x", {"y"}), "");
 }
 
 TEST(Units, Bytes) {

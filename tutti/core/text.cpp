@@ -141,12 +141,17 @@ std::string base64_decode(std::string_view text) {
 std::string closest_match(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.size() > 200) return {};
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
+  // Of one or two letters hardly anything is left after a slip: they must begin alike.
+  const bool is_short = word.size() < 3;
+  std::size_t best_distance = (is_short ? 1 : word.size() / 3) + 1;
   for (const auto& candidate : candidates) {
     if (candidate.size() > word.size() + best_distance ||
         word.size() > candidate.size() + best_distance)
       continue;
     const std::size_t distance = edit_distance(word, candidate);
+    const std::size_t shorter = std::min(word.size(), candidate.size());
+    if (is_short && edit_distance(word.substr(0, shorter), candidate.substr(0, shorter)) > 0)
+      continue;
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

@@ -20,7 +20,8 @@ std::string base64_encode(std::string_view bytes);
 // Throws DataError when it is none.
 std::string base64_decode(std::string_view text);
 // The candidate closest to `word` (Damerau-Levenshtein, case-blind), or "" when none is close
-// enough to be a slip of the finger. For "did you mean" in errors.
+// enough to be a slip of the finger: at most a third of the letters differ. For "did you mean" in
+// errors.
 std::string closest_match(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace tutti
