@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/fixtures.h"
+#include "tutti/data/io/foreign_audio.h"
 #include "tutti/data/io/resample.h"
 #include "tutti/data/io/sphere.h"
 
@@ -212,6 +213,19 @@ TEST(AudioProblem, SaysWhatIsWrong) {
   EXPECT_EQ(audio_problem(samples), "has a sample that is infinite (number 7)");
   EXPECT_EQ(audio_problem(std::vector<float>(10)), "is silent: every sample is 0");
   EXPECT_EQ(audio_problem({}), "has no samples");
+}
+
+TEST(ForeignAudio, IsNamedWithTheCommandThatConvertsIt) {
+  const TempFolder folder;
+  const std::filesystem::path file = folder.path() / "my talk.m4a";
+  write_file_atomic(file, std::string(4, '\0') + "ftypM4A " + std::string(40, '\0'));
+  const std::string stem = folder.path().string() + "/my talk";
+  EXPECT_EQ(error_of([&] { read_audio(file); }),
+            stem + ".m4a: MPEG-4 (m4a, mp4), which is not read here; convert it: ffmpeg -i '" +
+                stem + ".m4a' '" + stem + ".wav'");
+  EXPECT_EQ(foreign_format("\x1a\x45\xdf\xa3..."), "Matroska (webm, mkv)");
+  EXPECT_EQ(foreign_format("RIFF...."), "");
+  EXPECT_EQ(foreign_format(""), "");
 }
 
 TEST(CutWav, IsRefusedUnlessItsHeaderNeverKnewTheLength) {

@@ -102,6 +102,31 @@ TEST_F(Transcribe, ABadFileIsNamedAndTheRestGoesOn) {
   EXPECT_THAT(result.err, HasSubstr("cut short"));
 }
 
+TEST_F(Transcribe, WhatHasToBeConvertedComesWithTheCommand) {
+  const std::string bytes = std::string(4, '\0') + "ftypM4A " + std::string(40, '\0');
+  fs::create_directories(path_ / "audio");
+  write("audio/talk.m4a", bytes);
+  const std::string file = (path_ / "audio/talk.m4a").string();
+  const std::string command =
+      "ffmpeg -i " + file + " " + (path_ / "audio/talk.wav").string() + "\n";
+  const CommandResult named = run({"infer", "--model", pack(), file});
+  EXPECT_EQ(named.exit_code, 7) << named.describe();
+  EXPECT_THAT(named.err, HasSubstr("talk.m4a: MPEG-4 (m4a, mp4), which is not read here"));
+  EXPECT_THAT(named.err, HasSubstr(command));
+  const CommandResult piped = run({"infer", "--model", pack(), "-"}, bytes);
+  EXPECT_EQ(piped.exit_code, 7) << piped.describe();
+  EXPECT_THAT(piped.err, HasSubstr("MPEG-4"));
+  const std::string folder = (path_ / "audio").string();
+  const CommandResult alone = run({"infer", "--model", pack(), folder});
+  EXPECT_EQ(alone.exit_code, 3) << alone.describe();
+  EXPECT_THAT(alone.err, HasSubstr("no audio files in this folder, but 1 file of a format"));
+  EXPECT_THAT(alone.err, HasSubstr(command));
+  audio("good.wav", tone(1));
+  const CommandResult both = run({"infer", "--model", pack(), folder});
+  EXPECT_TRUE(both.ok()) << both.describe();
+  EXPECT_THAT(both.err, HasSubstr("passing over 1 file"));
+}
+
 TEST_F(Transcribe, WritesSubtitlesAndCtmAndReadsLists) {
   const std::string a = audio("a.wav", tone(1)), b = audio("b.wav", tone(2));
   const CommandResult list = run({"infer", "--model", pack(), "-"}, a + "\n" + b + "\n");

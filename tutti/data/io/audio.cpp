@@ -16,6 +16,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/data/io/foreign_audio.h"
 #include "tutti/data/io/resample.h"
 #include "tutti/data/io/sphere.h"
 
@@ -98,8 +99,7 @@ class SndFile {
       return static_cast<sf_count_t>(static_cast<SndFile*>(self)->position_);
     };
     handle_.reset(sf_open_virtual(&io, SFM_READ, &info_, this));
-    if (!handle_)
-      throw DataError(fmt::format("{}: not readable as audio: {}", name, sf_strerror(nullptr)));
+    if (!handle_) refuse(name);
     if (info_.channels <= 0 || info_.samplerate <= 0 || info_.frames < 0)
       throw DataError(
           fmt::format("{}: {} channels at {} Hz", name, info_.channels, info_.samplerate));
@@ -111,6 +111,16 @@ class SndFile {
   struct Close {
     void operator()(SNDFILE* file) const noexcept { sf_close(file); }
   };
+  // The command stands in the message: whoever passes it on has a fix of its own.
+  [[noreturn]] void refuse(const std::string& name) const {
+    std::string head(kForeignHead, '\0');
+    head.resize(source_.read_at(0, head.data(), head.size()));
+    const std::string format = foreign_format(head);
+    if (format.empty())
+      throw DataError(fmt::format("{}: not readable as audio: {}", name, sf_strerror(nullptr)));
+    throw DataError(fmt::format("{}: {}, which is not read here; convert it: {}", name, format,
+                                conversion_of(name)));
+  }
   sf_count_t seek(sf_count_t offset, int whence) noexcept {
     const auto base = whence == SEEK_SET   ? 0
                       : whence == SEEK_CUR ? position_

@@ -20,6 +20,7 @@
 #include "tutti/core/status.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
+#include "tutti/data/io/foreign_audio.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/recognizer.h"
 #include "tutti/systems/transcribe/formats.h"
@@ -52,7 +53,30 @@ bool looks_like_audio(std::string_view bytes) {
   for (const std::string_view magic :
        {"RIFF", "fLaC", "OggS", "NIST_1A", "ID3", "FORM", "\xff\xfb"})
     if (bytes.compare(0, magic.size(), magic) == 0) return true;
-  return false;
+  return !data::foreign_format(bytes.substr(0, data::kForeignHead)).empty();
+}
+
+// What a folder has, in order. Files that would have to be converted are not passed over in silence.
+std::vector<std::string> audio_in(const std::string& folder) {
+  std::vector<std::string> files, foreign;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    if (is_audio_name(entry.path())) files.push_back(entry.path().string());
+    if (data::has_foreign_name(entry.path())) foreign.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  std::sort(foreign.begin(), foreign.end());
+  const std::string left_out =
+      foreign.empty()
+          ? ""
+          : fmt::format("{} of a format that is not read here; convert them: {}",
+                        foreign.size() == 1 ? "1 file" : fmt::format("{} files", foreign.size()),
+                        data::conversion_of(foreign[0]));
+  if (files.empty())
+    throw DataError(folder + ": no audio files in this folder" +
+                    (foreign.empty() ? "" : ", but " + left_out));
+  if (!foreign.empty()) log::warning("{}: passing over {}", folder, left_out);
+  return files;
 }
 
 void add_input(const std::string& word, std::vector<Input>& out) {
@@ -65,13 +89,7 @@ void add_input(const std::string& word, std::vector<Input>& out) {
     for (const std::string& line : split(bytes, '\n'))
       if (!trim(line).empty()) add_input(std::string(trim(line)), out);
   } else if (fs::is_directory(word)) {
-    std::vector<std::string> files;
-    for (const auto& entry : fs::recursive_directory_iterator(word))
-      if (entry.is_regular_file() && is_audio_name(entry.path()))
-        files.push_back(entry.path().string());
-    std::sort(files.begin(), files.end());
-    if (files.empty()) throw DataError(word + ": no audio files in this folder");
-    for (const std::string& file : files)
+    for (const std::string& file : audio_in(word))
       out.push_back({file, {}, fs::path(file).lexically_relative(word).replace_extension()});
   } else {
     out.push_back({word, {}, fs::path(word).stem()});
