@@ -20,7 +20,9 @@
 #include "tutti/config/merge.h"
 #include "tutti/config/name_flow.h"
 #include "tutti/config/plugin.h"
+#include "tutti/config/recipe_defaults.h"
 #include "tutti/config/reference.h"
+#include "tutti/config/schemas/types.h"
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
 #include "tutti/systems/input_files.h"
@@ -139,13 +141,25 @@ Loaded load(const Arguments& arguments, const config::LoadOptions& options,
   return {std::move(files), std::move(root), {}};
 }
 
-// A login node has none, so it is no mistake.
-void warn_of_no_gpu(const config::Node& training, config::Problems& problems) {
-  const config::Node wanted = training["trainer"]["accelerator"];
-  const std::string name = wanted.value_or<std::string>("");
-  if ((name == "gpu" || name == "cuda") && config::count_visible_gpus() == 0)
+// A login node has none, or fewer than where it will run, so it is no mistake.
+void warn_of_too_few_gpus(const config::Node& training, config::Problems& problems) {
+  const config::Node trainer = training["trainer"], wanted = trainer["accelerator"];
+  const std::string name = wanted.value_or<std::string>("auto");
+  const int gpus = config::count_visible_gpus();
+  if ((name == "gpu" || name == "cuda") && gpus == 0)
     problems.warn(wanted, fmt::format("got {}, and no GPU is visible on this machine", name),
                   "check it where it will run, or use accelerator: auto");
+  const config::Node own = trainer["devices"];
+  const config::Node devices =
+      own.is_null() || config::is_recipe_default(own) ? training["num_device"] : own;
+  config::Devices asked;
+  std::string expected;  // told by the trainer's schema
+  if (gpus == 0 || name == "cpu" || devices.is_null() || !read(devices, asked, expected)) return;
+  const int ranks = asked.number().value_or(0);
+  if (ranks > gpus)
+    problems.warn(devices,
+                  fmt::format("got {}, and {} GPU(s) are visible on this machine", ranks, gpus),
+                  fmt::format("check it where it will run, or set {}: {}", devices.path(), gpus));
 }
 
 void check_loaded(const config::FileChecker& checker, const config::ConfigFiles& files,
@@ -153,7 +167,7 @@ void check_loaded(const config::FileChecker& checker, const config::ConfigFiles&
   checker.check(files.kind, root, config::referenced_keys(files.merged), problems);
   if (no_files || !files.kind) return;
   systems::check_input_files(*files.kind, root, problems);
-  if (files.kind == config::FileKind::kTraining) warn_of_no_gpu(root, problems);
+  if (files.kind == config::FileKind::kTraining) warn_of_too_few_gpus(root, problems);
 }
 
 void say_ok(const std::filesystem::path& file, const std::optional<config::FileKind>& kind) {

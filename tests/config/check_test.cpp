@@ -147,6 +147,15 @@ TEST(Check, WarnsOfAMetricThatShallGetWorse) {
   EXPECT_THAT(warnings("trainer: {callbacks: [{_target_: ModelCheckpoint, monitor: valid/acc}]}\n"),
               HasSubstr("monitor: got min for valid/acc"));
   EXPECT_THAT(warnings("best_model_criterion: [[valid/cer, 3, max]]\n"), HasSubstr("use min"));
+  EXPECT_THAT(warnings("best_model_criterion: [[valid/BLEU, 3, min]]\n"), HasSubstr("use max"));
+  const std::string plateau = "torch.optim.lr_scheduler.ReduceLROnPlateau";
+  EXPECT_THAT(warnings("scheduler: {_target_: " + plateau + ", mode: max}\n"),
+              HasSubstr("scheduler.mode: got max for valid/loss"));
+  EXPECT_THAT(warnings("scheduler: " + plateau + "\nscheduler_monitor: valid/acc\n"),
+              HasSubstr("scheduler_monitor: got min for valid/acc"));
+  EXPECT_EQ(
+      warnings("scheduler: {_target_: " + plateau + ", mode: max}\nscheduler_monitor: valid/acc\n"),
+      "");
   EXPECT_EQ(warnings("best_model_criterion: [[valid/acc, 3, max], [valid/loss, 3, min], "
                      "[valid/score, 3, min]]\n"),
             "");

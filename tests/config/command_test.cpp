@@ -134,6 +134,23 @@ TEST(ConfigCommand, AGpuThatIsAskedForAndNotThere) {
               ::testing::Not(HasSubstr(warning)));
 }
 
+TEST(ConfigCommand, MoreRanksThanGpus) {
+  const TempFolder folder;
+  const fs::path file = folder.path() / "training.yaml";
+  write_file_atomic(file, "exp_dir: exp\nnum_device: 4\ntrainer: {accelerator: gpu}\n");
+  const auto check = [&](const std::string& gpus, std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"config", "check", file.string()});
+    return run_tutti(overrides, gpus);
+  };
+  const CommandResult few = check("GPU-0,GPU-1", {});
+  EXPECT_EQ(few.exit_code, 0) << few.describe();
+  EXPECT_THAT(few.err, HasSubstr("num_device: got 4, and 2 GPU(s) are visible on this machine\n"
+                                 "  fix: check it where it will run, or set num_device: 2"));
+  EXPECT_THAT(check("GPU-0,GPU-1", {"trainer.devices=3"}).err, HasSubstr("trainer.devices: got 3"));
+  EXPECT_EQ(check("GPU-0,GPU-1,GPU-2,GPU-3", {}).err, "");
+  EXPECT_EQ(check("GPU-0,GPU-1", {"trainer.accelerator=cpu"}).err, "");
+}
+
 TEST(ConfigCommand, ShowsTheResolvedConfig) {
   const fs::path file = kHere / "seeds/multi_gpu_1_training.yaml";
   const CommandResult yaml = run_tutti({"config", "show", file.string(), "num_device=2"});

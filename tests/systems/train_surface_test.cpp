@@ -115,13 +115,49 @@ TEST(TrainSurface, SeveralOptimizersOfOneLoss) {
   EXPECT_TRUE(torch::allclose(want.at("weight"), weights_in(file).at("weight")));
 }
 
-TEST(TrainSurface, DefaultsThatChangeTheUpdatesAreToldAtTheStart) {
+TEST(TrainSurface, WhatPeopleMayNotExpectIsToldAtTheStart) {
   const ToyRecipe recipe;
-  const auto result = recipe.train();
+  const auto result = recipe.train({"best_model_criterion=[[valid/loss, 2, max]]"});
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_THAT(result.err, HasSubstr("default scheduler: WarmupLR with 15000 steps of warm-up"));
   EXPECT_THAT(result.err,
               HasSubstr("default clipping: gradients at 1.0 (trainer.gradient_clip_val: 0"));
+  EXPECT_THAT(result.err, HasSubstr("got max for valid/loss: the worst would count as best"));
+}
+
+// Before the stages in front of it have done anything.
+TEST(TrainSurface, MoreRanksThanGpusAreRefusedAtOnce) {
+  const ToyRecipe recipe;
+  const auto result = run_command(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "run", "--stages", "collect_stats", "train",
+                "--training_config", "train.yaml", "trainer.accelerator=gpu", "num_device=4"},
+       .env = {{"CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1"}},
+       .cwd = recipe.path(),
+       .timeout = std::chrono::minutes(3)});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_THAT(result.err, HasSubstr("devices: 4 ranks on"));
+  EXPECT_THAT(result.err, HasSubstr("but 2 GPU(s) are visible"));
+  EXPECT_FALSE(recipe.has("exp"));
+}
+
+// What the refusal shows is pasted as it stands.
+TEST(TrainSurface, WithoutValidationsThereAreNoBest) {
+  const ToyRecipe recipe;
+  const std::string off = "++trainer.limit_val_batches=0";
+  const auto refused = recipe.train({off});
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  const std::string advice = "or add to the command: ";
+  const auto at = refused.err.find(advice);
+  ASSERT_NE(at, std::string::npos) << refused.describe();
+  const std::string line = split(refused.err.substr(at + advice.size()), '\n').at(0);
+  std::string command;
+  for (const auto& word : recipe.words({off})) command += shell_quote(word) + " ";
+  const auto result = run_command({.argv = {"sh", "-c", command + line},
+                                   .env = {{"OMP_NUM_THREADS", "1"}},
+                                   .cwd = recipe.path(),
+                                   .timeout = std::chrono::minutes(3)});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_TRUE(recipe.series("valid/loss").empty());
 }
 
 TEST(TrainSurface, AGroupThatTakesNothingIsAnErrorBeforeTraining) {

@@ -1,7 +1,6 @@
 #include "tutti/systems/stages.h"
 
 #include "tutti/systems/fingerprints.h"
-#include "tutti/systems/training/experiment.h"
 
 namespace tutti::systems {
 
@@ -16,7 +15,7 @@ std::vector<Stage> builtin_stages() {
       {4, "collect_stats", "shapes and feature statistics", Needs::kTraining, "stats_dir",
        [](const StageContext& c) { return statistics_inputs(c); }, collect_stats},
       {5, "train", "train the model", Needs::kTraining, "exp_dir", training_inputs, train,
-       refuse_start},
+       refuse_training},
       // Resumes item by item and knows better than we whether there is work left.
       {6, "infer", "decode the test sets", Needs::kInference, "inference_dir", {}, infer},
       {7, "measure", "score the results", Needs::kMetrics, "inference_dir", measure_inputs,

@@ -13,6 +13,7 @@ void create_dataset(const StageContext& context);
 void validate_dataset(const StageContext& context);
 void train_tokenizer(const StageContext& context);
 void collect_stats(const StageContext& context);
+void refuse_training(const StageContext& context);  // before anything is touched
 void train(const StageContext& context);
 void infer(const StageContext& context);
 void measure(const StageContext& context);

@@ -157,7 +157,7 @@ void check_validations_are_made(const Node& root, const Catalogue& catalogue,
   };
   if (const Node best = root["best_model_criterion"];
       best.size() > 0 && !config::is_recipe_default(best))
-    refuse(best, "set best_model_criterion: []");
+    refuse(best, "add to the command: 'best_model_criterion=[]'");
   for (const Node& callback : root["trainer"]["callbacks"].elements()) {
     const std::string name = name_of("callback", callback);
     if (name == config::early_stopping_schema().info().name ||

@@ -241,7 +241,8 @@ FitResult train(Run& run) {
   bool begun = false;
   // Afresh: even a checkpoint that is made before the first step belongs to this config.
   if (!run.resumed && run.in.begins) run.in.begins();
-  if (!run.resumed && run.settings.num_sanity_val_steps != 0 && run.in.valid) {
+  if (!run.resumed && run.settings.num_sanity_val_steps != 0 && run.in.valid &&
+      run.settings.limit_val_batches.value > 0) {
     const int n = run.settings.num_sanity_val_steps;
     if (!validate(run, n > 0 ? std::optional<std::int64_t>(n) : std::nullopt,
                   /*sanity_check=*/true))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "tutti/core/text.h"
 
@@ -10,14 +11,17 @@ namespace tutti::config {
 
 void warn_of_direction(const Node& at, const std::string& metric, const std::string& mode,
                        Problems& problems) {
-  const std::vector<std::string> words = split(metric.substr(metric.rfind('/') + 1), '_');
+  std::string name = metric.substr(metric.rfind('/') + 1);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::vector<std::string> words = split(name, '_');
   const auto has = [&](std::initializer_list<const char*> known) {
     return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
       return std::find(known.begin(), known.end(), word) != known.end();
     });
   };
   const bool shrinks = has({"loss", "cer", "wer", "ter", "ppl"});
-  const bool grows = !shrinks && has({"acc", "accuracy"});
+  const bool grows = !shrinks && has({"acc", "accuracy", "bleu"});
   if ((shrinks && mode == "max") || (grows && mode == "min"))
     problems.warn(at, fmt::format("got {} for {}: the worst would count as best", mode, metric),
                   shrinks ? "use min" : "use max");

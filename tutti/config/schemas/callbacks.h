@@ -55,7 +55,8 @@ struct EarlyStoppingSettings {
 };
 Schema<EarlyStoppingSettings> early_stopping_schema();
 
-// Warns of a loss or an error rate that shall grow, and of an accuracy that shall shrink.
+// Warns of a loss or an error rate that shall grow, and of an accuracy or BLEU that shall shrink: the
+// one rule for criteria, callbacks and plateau schedulers.
 void warn_of_direction(const Node& at, const std::string& metric, const std::string& mode,
                        Problems& problems);
 

@@ -204,6 +204,14 @@ int code_of_ranks(const config::Node& training, int code) {
 
 }  // namespace
 
+void refuse_training(const StageContext& context) {
+  refuse_start(context);
+  // More ranks than GPUs: not after the hours of the stages in front. One that has been finished may
+  // be up to date, and then needs none.
+  if (!fs::exists(context.folder("exp_dir") / ".stages" / "train.json"))
+    launch::detect(launch::current_environment(), launch_request(context.training));
+}
+
 void train(const StageContext& context) {
   const fs::path exp_dir = context.folder("exp_dir");
   make_folders(exp_dir);

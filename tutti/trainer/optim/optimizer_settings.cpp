@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "tutti/config/recipe_defaults.h"
+#include "tutti/config/schemas/callbacks.h"
 #include "tutti/config/schemas/files.h"
+#include "tutti/config/schemas/schedules.h"
 
 namespace tutti::trainer {
 namespace {
@@ -82,6 +84,19 @@ std::vector<GroupSettings> parse_groups(const Catalogue& catalogue, const Node& 
   return out;
 }
 
+void check_scheduler(const Catalogue& catalogue, const OptimizerSettings& settings,
+                     Problems& problems) {
+  const config::Component* found = catalogue.check("scheduler", settings.scheduler, problems);
+  if (found == nullptr || found->name != config::plateau_lr_schema().info().name) return;
+  Problems told;  // by the check above
+  const std::string mode = config::plateau_lr_schema().parse(settings.scheduler, told).mode;
+  const Node at = settings.scheduler["mode"];
+  config::warn_of_direction(at.defined()                      ? at
+                            : settings.monitor_node.defined() ? settings.monitor_node
+                                                              : settings.scheduler,
+                            settings.monitor, mode, problems);
+}
+
 std::vector<OptimizerSettings> parse_named(const Node& root, const Catalogue& catalogue,
                                            Problems& problems) {
   std::vector<OptimizerSettings> out;
@@ -103,10 +118,10 @@ std::vector<OptimizerSettings> parse_named(const Node& root, const Catalogue& ca
     if (const Node schedule = schedulers[name]; !schedule.is_null()) {
       const auto when = config::named_scheduler_schema().parse(schedule, problems);
       settings.scheduler = when.scheduler;
-      if (!when.scheduler.is_null()) catalogue.check("scheduler", when.scheduler, problems);
       settings.by_epoch = when.interval == "epoch";
       settings.monitor = when.monitor;
       settings.monitor_node = schedule["monitor"];
+      if (!when.scheduler.is_null()) check_scheduler(catalogue, settings, problems);
     }
     out.push_back(std::move(settings));
   }
@@ -162,12 +177,12 @@ std::vector<OptimizerSettings> parse_optimizers(const Node& root, const Catalogu
     settings.groups = parse_groups(catalogue, settings.optimizer, root["param_groups"], problems);
   }
   settings.scheduler = root["scheduler"];
-  if (!settings.scheduler.is_null()) catalogue.check("scheduler", settings.scheduler, problems);
   std::string interval = "step";
   read_value(root["scheduler_interval"], interval, problems);
   settings.by_epoch = interval == "epoch";
   read_value(root["scheduler_monitor"], settings.monitor, problems);
   settings.monitor_node = root["scheduler_monitor"];
+  if (!settings.scheduler.is_null()) check_scheduler(catalogue, settings, problems);
   return {std::move(settings)};
 }
 
