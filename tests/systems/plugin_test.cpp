@@ -99,6 +99,14 @@ TEST_F(RecipePlugin, ItsRunnerDoesTheItemsOfInferOnWorkers) {
             "item0 0 frames\nitem1 1 frames\nitem2 4 frames\n");
   EXPECT_THAT(result.err, HasSubstr("all: 3 items in "));  // it heard no audio
   EXPECT_EQ(result.err.find("real-time factor"), std::string::npos) << result.err;
+  // `throw 5` where the env is built is the plugin's own, and of an item its failure.
+  const CommandResult built = run({"infer", "--config", config, "provider.params.unit=throws"});
+  EXPECT_EQ(built.exit_code, 3) << built.describe();
+  EXPECT_THAT(built.err, HasSubstr("LengthProvider: it threw int, which is no exception"));
+  const CommandResult item =
+      run({"infer", "--config", config, "provider.params.unit=throws later"});
+  EXPECT_EQ(item.exit_code, 7) << item.describe();
+  EXPECT_THAT(item.err, HasSubstr("LengthRunner: it threw int, which is no exception"));
 }
 
 TEST_F(RecipePlugin, OnesOnTheCommandLineAreRefusedNotIgnored) {

@@ -422,9 +422,41 @@ TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
   EXPECT_THAT(thrown.err, HasSubstr("model pull: it could not be built"));
   const auto used = recipe.train({"++model.fails=used"});
   EXPECT_EQ(used.exit_code, 3) << used.describe();
-  EXPECT_THAT(used.err, HasSubstr("shape '[7]' is invalid"));
+  EXPECT_THAT(used.err, HasSubstr("model pull: shape '[7]' is invalid"));
   EXPECT_THAT(used.err, HasSubstr("the model's own code"));
   EXPECT_TRUE(recipe.train().ok());
+}
+
+// `throw 5` in any part of a plugin: whose it was, and no bug of ours.
+TEST(TrainSurface, WhateverAPluginThrowsIsToldWithItsName) {
+  const ToyRecipe recipe;
+  write_file_atomic(recipe.path() / "plugin.yaml",
+                    "plugins: [" TUTTI_BIN_DIR "/libtutti_recipe_plugin.so]\n");
+  std::string yaml = recipe.read("train.yaml");
+  const auto model = yaml.find("model: {"), end = yaml.find('\n', model);
+  yaml.replace(model, end - model, "model: {_target_: pull, fails: throws}");
+  write_file_atomic(recipe.path() / "pull.yaml", yaml);
+  const std::string threw = ": it threw int, which is no exception";
+  const auto expect = [](const CommandResult& result, const std::string& words) {
+    EXPECT_EQ(result.exit_code, 3) << words << result.describe();
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
+  };
+  const std::vector<std::string> words = {TUTTI_BIN_DIR "/tutti", "train", "--config", "pull.yaml",
+                                          "plugin.yaml"};
+  for (const char* sanity : {"0", "1"}) {  // in a training step, in a validation
+    auto all = words;
+    all.push_back(std::string("++trainer.num_sanity_val_steps=") + sanity);
+    expect(run_command({.argv = all, .cwd = recipe.path(), .timeout = std::chrono::minutes(3)}),
+           "model pull" + threw);
+  }
+  expect(recipe.train({"plugin.yaml", kCallbacks + "[{_target_: throwing_callback}]"}),
+         "callback throwing_callback" + threw);
+  expect(recipe.train({"plugin.yaml", "++trainer.logger={_target_: throwing_logger}"}),
+         "logger throwing_logger: it threw char const*");
+  expect(
+      recipe.train({"plugin.yaml", "++dataset.train.0.transform={_target_: throwing_transform}"}),
+      ": transform throwing_transform" + threw);
 }
 
 TEST(TrainSurface, AnomaliesAreNamed) {

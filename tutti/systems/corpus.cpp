@@ -5,6 +5,7 @@
 #include "tutti/config/merge.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/core/users_code.h"
 #include "tutti/systems/dataset_builder.h"
 
 namespace tutti::systems {
@@ -43,7 +44,13 @@ Node meant_entry(const Node& config, const Node& entry, const fs::path& data_dir
 data::Transform make_transform(const Node& node, config::Problems& problems) {
   const Node target = node.is_map() ? node["_target_"] : node;
   const auto* make = target.is_scalar() ? transform_registry().find(target.raw()) : nullptr;
-  if (make) return *(*make)(node);
+  if (make) {
+    const std::string who = "transform " + target.raw();
+    const data::Transform change = users_code(who, [&] { return *(*make)(node); });
+    return [who, change](data::Sample& sample) {
+      users_code(sample.uid + ": " + who, [&] { change(sample); });
+    };
+  }
   problems.add(target.is_null() ? node : target,
                "got " + target.describe_value() + ", and this program has no such transform",
                "name the plugin that has it in plugins:");

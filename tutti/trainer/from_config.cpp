@@ -7,11 +7,13 @@
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/standard.h"
 #include "tutti/core/error.h"
+#include "tutti/core/users_code.h"
 #include "tutti/trainer/callback_settings.h"
 #include "tutti/trainer/loggers/folders.h"
 #include "tutti/trainer/optim/optimizer_settings.h"
 #include "tutti/trainer/precision.h"
 #include "tutti/trainer/registry.h"
+#include "tutti/trainer/users_parts.h"
 
 namespace tutti::trainer {
 namespace {
@@ -33,6 +35,19 @@ const Component* require_code(const Catalogue& catalogue, const Registry& regist
     return nullptr;
   }
   return component;
+}
+
+// What the code of a plugin throws, now or later, is told with its name.
+template <class Registry, class... Args>
+auto make_part(const Catalogue& catalogue, const Registry& registry, const Node& node,
+               const Args&... args) {
+  static const Catalogue ours = config::standard_catalogue();
+  Problems problems;
+  const Component* component = catalogue.require(registry.group(), node, problems);
+  problems.throw_if_any();
+  if (ours.find(registry.group(), component->name)) return registry.make(catalogue, node, args...);
+  const std::string who = registry.group() + " " + component->name;
+  return guarded(who, users_code(who, [&] { return registry.make(catalogue, node, args...); }));
 }
 
 MakeOptimizer optimizer_maker(const Catalogue& catalogue, const Node& node, Problems& problems) {
@@ -143,7 +158,7 @@ void read_callback(const Catalogue& catalogue, const Node& node, TrainingPlan& p
   if (!component || !problems.empty() || read_loop_callback(*component, node, plan, problems))
     return;
   if (require_code(catalogue, callback_registry(), node, problems))
-    plan.callbacks.push_back(callback_registry().make(catalogue, node));
+    plan.callbacks.push_back(make_part(catalogue, callback_registry(), node));
 }
 
 void read_profiler(const Catalogue& catalogue, const PlanContext& context, TrainingPlan& plan,
@@ -262,7 +277,7 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
     for (const Node& node : logger_list)
       plan.loggers.push_back(
           node.defined()
-              ? logger_registry().make(catalogue, node, LoggerContext{context.exp_dir})
+              ? make_part(catalogue, logger_registry(), node, LoggerContext{context.exp_dir})
               : make_tensorboard_logger(LogFolders(context.exp_dir)
                                             .claim(context.exp_dir / "tensorboard", kEventFiles)));
     // Always there: the report reads it.

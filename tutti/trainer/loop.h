@@ -63,7 +63,8 @@ struct FitInputs {
   StopSignals* signals = nullptr;
   // Called when everything is loaded and the first step is about to be made.
   std::function<void()> begins = {};
-  bool users_model = false;  // what its code throws is the user's to mend: DataError
+  std::string users_model =
+      {};  // its name: what its code throws is the user's to mend; empty: ours
 };
 
 enum class FitEnd {

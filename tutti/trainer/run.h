@@ -136,9 +136,8 @@ struct Window {
   double data_seconds = 0;
 };
 // What the user's model threw, as the user's error with the batch and the line of their code; others
-// are left as they are.
-[[noreturn]] void rethrow_model_error(const Run& run, const Batch& batch,
-                                      const std::exception& error);
+// are left as they are. Call inside a catch block only.
+[[noreturn]] void rethrow_model_error(const Run& run, const Batch& batch);
 Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batches_in_epoch);
 
 // update.cpp: from summed gradients to new weights.

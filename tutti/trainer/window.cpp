@@ -4,14 +4,13 @@
 // reference, where the reference is a power of two near the last step's global weight: dividing by
 // a power of two changes no bits, and keeps 16-bit gradients in range. The true global weight is
 // known after the vote and divides the summed gradients in update.cpp.
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/core/text.h"
+#include "tutti/core/users_code.h"
 #include "tutti/trainer/out_of_memory.h"
 #include "tutti/trainer/run.h"
 #include "tutti/trainer/strategies/side_stream.h"
@@ -122,25 +121,33 @@ bool try_compute(Run& run, Batch& batch, bool last, Window& window) {
     run.precision.prepare(batch);
     return compute(run, batch, last, window);
   } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) rethrow_model_error(run, batch, error);
+    if (!is_out_of_memory(error)) rethrow_model_error(run, batch);
     window.vote.out_of_memory = true;
     window.bad_ids = batch.describe_ids();
     window.complete = 0;
     return false;
+  } catch (...) {  // `throw 5`
+    rethrow_model_error(run, batch);
   }
 }
 
 }  // namespace
 
-void rethrow_model_error(const Run& run, const Batch& batch, const std::exception& error) {
-  if (dynamic_cast<const Error*>(&error)) throw;
-  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = from_torch ? from_torch->what_without_backtrace() : error.what();
+void rethrow_model_error(const Run& run, const Batch& batch) {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (...) {  // told below
+  }
+  const std::string text = words_of_exception();
   // detect_anomaly's finding is about the numbers, whoever wrote the model.
   const bool anomaly = text.find("returned nan values") != std::string::npos;
-  if (!run.in.users_model && !anomaly) throw;
+  const std::string& name = run.in.users_model;
+  if (name.empty() && !anomaly) throw;
   throw DataError(
-      fmt::format("model: {} (step {}, utterances {})", trim(text), run.step, batch.describe_ids()),
+      fmt::format("model{}{}: {} (step {}, utterances {})", name.empty() ? "" : " ", name, text,
+                  run.step, batch.describe_ids()),
       anomaly ? "look at these utterances, and at what comes before that operation"
       // TorchScript shows the line, others do not.
       : text.find("<--- HERE") != text.npos

@@ -8,6 +8,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
+#include "tutti/core/users_code.h"
 #include "tutti/parallel/folder/large_result.h"
 #include "tutti/parallel/runner.h"
 #include "tutti/parallel/wire/job_spec.h"
@@ -28,8 +29,9 @@ struct ErrorText {
   ExitCode code = ExitCode::kInternal;
 };
 
-// The exception being handled, as text for the driver. User code may throw anything.
-ErrorText describe_current_exception() {
+// The exception being handled, as text for the driver. User code may throw anything; what has no words
+// of its own comes with the name of `who` threw it.
+ErrorText describe_current_exception(const std::string& who) {
   try {
     throw;
   } catch (const Error& error) {
@@ -37,7 +39,7 @@ ErrorText describe_current_exception() {
   } catch (const std::exception& error) {
     return {error.what(), ExitCode::kItemsFailed};
   } catch (...) {  // an item must not be able to end the worker by throwing an int
-    return {"an exception that is not a std::exception", ExitCode::kItemsFailed};
+    return {who + ": " + words_of_exception(), ExitCode::kData};
   }
 }
 
@@ -73,6 +75,7 @@ class Compute {
     const auto begin = SteadyClock::now();
     try {
       const JobSpec spec = JobSpec::from_json(Json::parse(order.spec_json));
+      who_ = spec.provider;
       const std::string fingerprint = spec.env_fingerprint();
       const bool kept = env_ && fingerprint == env_fingerprint_;
       if (!kept) build_env(spec, fingerprint);
@@ -86,12 +89,13 @@ class Compute {
       } else {
         function_ = Registry::global().function(spec.function);
       }
+      who_ = spec.runner.empty() ? spec.function : spec.runner;
       const auto spent =
           std::chrono::duration_cast<std::chrono::microseconds>(SteadyClock::now() - begin);
       state_.send(wire::encode(
           wire::EnvReady{order.job, kept ? 0 : static_cast<std::uint64_t>(spent.count())}));
     } catch (...) {  // whatever a provider throws must reach the driver
-      const ErrorText error = describe_current_exception();
+      const ErrorText error = describe_current_exception(who_);
       log::error("building the env failed: {}", error.text);
       tear_down();
       state_.send(wire::encode(
@@ -125,7 +129,7 @@ class Compute {
       try {
         (*plugin)->teardown(*env_);
       } catch (...) {  // leaving must succeed; the log keeps the story
-        log::warning("a plugin's teardown failed: {}", describe_current_exception().text);
+        log::warning("a plugin's teardown failed: {}", describe_current_exception("it").text);
       }
     }
     plugins_.clear();
@@ -169,7 +173,7 @@ class Compute {
       }
       error = fmt::format("{}: {}", terminated.kind(), terminated.what());
     } catch (...) {  // an item's failure is a result like any other
-      error = describe_current_exception().text;
+      error = describe_current_exception(who_).text;
       if (error.empty()) error = "unknown error";
     }
     progress_.leave();
@@ -207,16 +211,16 @@ class Compute {
       for (Json& result : runner_->forward_batch(indices, *env_))
         results_.push_back(to_text(result));
       if (results_.size() == indices.size()) return;
-    } catch (const std::exception& failure) {
+    } catch (...) {  // user code may throw anything
       log::debug("a batch of {} failed ({}); its items are tried one by one", indices.size(),
-                 failure.what());
+                 describe_current_exception(who_).text);
       results_.clear();
       for (std::size_t i = 0; i < indices.size(); ++i) {
         results_.emplace_back();
         try {
           results_.back() = to_text(runner_->forward_batch(std::span(&indices[i], 1), *env_).at(0));
         } catch (...) {  // an item's failure is a result like any other
-          errors_[i] = describe_current_exception().text;
+          errors_[i] = describe_current_exception(who_).text;
         }
       }
       return;
@@ -278,6 +282,7 @@ class Compute {
   std::unique_ptr<BaseRunner> runner_;
   std::vector<std::unique_ptr<WorkerPlugin>> plugins_;
   ItemFunction function_ = nullptr;
+  std::string who_;  // provider, then runner or function: whose code runs
   std::uint64_t batch_size_ = 1;
   std::vector<std::string> results_;
   std::vector<std::string> errors_;  // of items of the batch that failed alone

@@ -169,7 +169,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
                                 [&] {
                                   if (experiment) experiment->begin();
                                 },
-                            .users_model = is_users_model(context.training)};
+                            .users_model = is_users_model(context.training)
+                                               ? context.training["model"]["_target_"].raw()
+                                               : ""};
   const trainer::FitResult result = trainer::fit(inputs);
   world.control->finish();
   return static_cast<int>(

@@ -1,10 +1,10 @@
 #include "tutti/systems/training/training_model.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
+#include "tutti/core/users_code.h"
 #include "tutti/speech/decoding/speech2text.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
@@ -42,27 +42,6 @@ std::unique_ptr<trainer::TrainableModel> make_asr(const config::Node& training) 
                                                 std::move(tokens));
 }
 
-// What a plugin's code throws is for its author to mend.
-template <class Make>
-std::unique_ptr<trainer::TrainableModel> build_users(const Make& make,
-                                                     const config::Node& training) {
-  try {
-    return make(training["model"], training);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-    throw DataError(
-        fmt::format("model {}: it could not be built: {}", training["model"]["_target_"].raw(),
-                    trim(from_torch ? from_torch->what_without_backtrace() : error.what())),
-        "the error is in the plugin's own code");
-  } catch (...) {  // anything may be thrown
-    throw DataError(fmt::format("model {}: it could not be built: it threw what is no exception",
-                                training["model"]["_target_"].raw()),
-                    "the error is in the plugin's own code");
-  }
-}
-
 }  // namespace
 
 ModelRegistry& model_registry() {
@@ -82,7 +61,8 @@ std::unique_ptr<trainer::TrainableModel> make_training_model(const config::Node&
   const config::Node target = training["model"]["_target_"];
   if (target.is_null()) return make_asr(training);
   if (const auto* make = model_registry().find(target.as<std::string>())) {
-    auto model = build_users(*make, training);
+    auto model = users_code(fmt::format("model {}: it could not be built", target.raw()),
+                            [&] { return (*make)(training["model"], training); });
     trainer::initialize(*model, training["init"].value_or<std::string>(""));
     return model;
   }
