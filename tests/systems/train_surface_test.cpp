@@ -508,7 +508,8 @@ def forward(self, speech_lengths, spk, spk_lengths, xvector):
   EXPECT_THAT(wrong.err, HasSubstr("did you mean 'spk'?"));
 }
 
-// 160 samples a frame: lengths are those of the frames.
+// 160 samples a frame: lengths are those of the frames. Utterances without a transcript leave the
+// loss a number, and are named once in the words of the stage that looks for them.
 TEST(TrainSurface, CtcOfAModelThatStrides) {
   const ToyRecipe recipe(R"(
 def forward(self, speech, speech_lengths, text, text_lengths):
@@ -517,9 +518,30 @@ def forward(self, speech, speech_lengths, text, text_lengths):
     y = torch.cat([x @ self.weight + self.bias, x @ self.weight], 2)
     return torch.log_softmax(y, 2)
 )");
-  const auto result = recipe.train({"model.loss=ctc"});
+  std::string train;
+  for (const std::string& line : split(recipe.read("data/train.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    Json utterance = parse_json(line, "train.jsonl");
+    if (utterance["id"] == "utt3" || utterance["id"] == "utt5") utterance["text"] = "";
+    train += utterance.dump() + "\n";
+  }
+  write_file_atomic(recipe.path() / "data/train.jsonl", train);
+  // One in a batch: some have no label at all.
+  const auto result = recipe.train({"model.loss=ctc", "dataloader.train.batch_size=1"});
   ASSERT_TRUE(result.ok()) << result.describe();
+  EXPECT_THAT(recipe.series("train/loss"), testing::Each(testing::Ge(0.0)));
+  EXPECT_EQ(recipe.series("train/loss").size(), 48U);
   EXPECT_GT(recipe.series("valid/loss").back(), 0);
+  const std::string words = "empty_text: 2\n  utt3: no transcript\n  utt5: no transcript\n";
+  const auto told = result.err.find("train: " + words);
+  ASSERT_NE(told, std::string::npos) << result.describe();
+  EXPECT_EQ(result.err.find("empty_text", told + words.size()), std::string::npos);
+  const auto checked =
+      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "validate_dataset", "--config", "train.yaml"},
+                   .cwd = recipe.path(),
+                   .timeout = std::chrono::minutes(3)});
+  EXPECT_EQ(checked.exit_code, 3) << checked.describe();
+  EXPECT_THAT(checked.err, HasSubstr(words));
 }
 
 // The libraries of docs/extending.md.

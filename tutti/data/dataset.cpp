@@ -19,6 +19,7 @@ class ManifestDataset final : public Dataset {
   std::string uid(std::size_t index) const override { return std::string(manifest_.uid(index)); }
   std::size_t find(std::string_view uid) const override { return manifest_.find(uid); }
   std::string text(std::size_t index) const override { return std::string(manifest_.text(index)); }
+  bool knows_texts() const override { return true; }
   std::uint64_t num_samples(std::size_t index) const override {
     return manifest_.entry(index).num_samples;
   }
@@ -96,6 +97,10 @@ class CombinedDataset final : public Dataset {
   std::string text(std::size_t index) const override {
     const auto [part, local] = locate(index);
     return parts_[part].dataset->text(local);
+  }
+  bool knows_texts() const override {
+    return std::all_of(parts_.begin(), parts_.end(),
+                       [](const NamedDataset& part) { return part.dataset->knows_texts(); });
   }
   std::uint64_t num_samples(std::size_t index) const override {
     const auto [part, local] = locate(index);

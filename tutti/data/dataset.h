@@ -47,6 +47,8 @@ class Dataset {
   virtual Sample read(std::size_t index) const = 0;
   // What was said, without its audio where that is possible.
   virtual std::string text(std::size_t index) const { return read(index).text; }
+  // Whether it is possible, and what read() will give.
+  virtual bool knows_texts() const { return false; }
   // Known without reading audio; 0 when not.
   virtual std::uint64_t num_samples(std::size_t index) const = 0;
   // Changes whenever the list of utterances does.

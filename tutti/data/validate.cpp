@@ -15,6 +15,9 @@
 namespace tutti::data {
 namespace {
 
+constexpr const char* kEmptyText = "empty_text";
+constexpr const char* kNoTranscript = "no transcript";
+
 void note(std::map<std::string, Finding>& findings, const std::string& kind,
           const std::string& example, std::size_t limit) {
   Finding& finding = findings[kind];
@@ -38,7 +41,7 @@ void check_text(const Sample& sample, const ValidationSettings& settings,
     note(report.errors, kind, sample.uid + ": " + what, settings.examples);
   };
   if (trim(sample.text).empty()) {
-    if (settings.needs_text) error("empty_text", "no transcript");
+    if (settings.needs_text) error(kEmptyText, kNoTranscript);
     return;
   }
   const auto characters = split_characters(sample.text);
@@ -163,6 +166,24 @@ ValidationReport validate(const Dataset& dataset, const ValidationSettings& sett
   return report;
 }
 
+std::string to_text(const std::string& kind, const Finding& finding) {
+  std::string out = fmt::format("{}: {}", kind, finding.count);
+  for (const auto& example : finding.examples) out += "\n  " + example;
+  const std::int64_t more = finding.count - static_cast<std::int64_t>(finding.examples.size());
+  if (more > 0 && kind != "mixed_sample_rates") out += fmt::format("\n  ... and {} more", more);
+  return out;
+}
+
+Finding empty_texts(const Dataset& dataset) {
+  std::map<std::string, Finding> found;
+  if (dataset.knows_texts())
+    for (std::size_t i = 0; i < dataset.size(); ++i)
+      if (trim(dataset.text(i)).empty())
+        note(found, kEmptyText, fmt::format("{}: {}", dataset.uid(i), kNoTranscript),
+             ValidationSettings().examples);
+  return found[kEmptyText];
+}
+
 std::int64_t ValidationReport::num_errors() const {
   std::int64_t total = 0;
   for (const auto& [kind, finding] : errors) total += finding.count;
@@ -211,14 +232,8 @@ std::string ValidationReport::to_text() const {
                            ? fmt::format(", resampled to {} Hz", resampled_to)
                            : "");
   const auto section = [&](const char* title, const std::map<std::string, Finding>& findings) {
-    for (const auto& [kind, finding] : findings) {
-      out += fmt::format("{} {}: {}\n", title, kind, finding.count);
-      for (const auto& example : finding.examples) out += "  " + example + "\n";
-      if (finding.count > static_cast<std::int64_t>(finding.examples.size()) &&
-          kind != "mixed_sample_rates")
-        out += fmt::format("  ... and {} more\n",
-                           finding.count - static_cast<std::int64_t>(finding.examples.size()));
-    }
+    for (const auto& [kind, finding] : findings)
+      out += fmt::format("{} {}\n", title, data::to_text(kind, finding));
   };
   section("error", errors);
   section("warning", warnings);

@@ -37,6 +37,9 @@ struct Finding {
   std::vector<std::string> examples;  // "utt_7: what exactly"
 };
 
+// "empty_text: 7" and a line per example, without a newline at the end.
+std::string to_text(const std::string& kind, const Finding& finding);
+
 struct ValidationReport {
   std::int64_t num_utterances = 0;
   std::int64_t num_samples = 0;
@@ -65,6 +68,10 @@ ValidationReport validate(const Dataset& dataset, const ValidationSettings& sett
 // Utterances [begin, end); not finished.
 ValidationReport validate_some(const Dataset& dataset, const ValidationSettings& settings,
                                std::size_t begin, std::size_t end);
+
+// Utterances without a transcript, for a word before training; empty where texts are not known
+// without reading the audio.
+Finding empty_texts(const Dataset& dataset);
 
 // The characters of a UTF-8 text; bytes that are not UTF-8 come as they are.
 std::vector<std::string> split_characters(std::string_view text);

@@ -10,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/data/batching/settings.h"
+#include "tutti/data/validate.h"
 #include "tutti/launch/agent.h"
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/systems/corpus.h"
@@ -39,6 +40,14 @@ struct Sources {
   std::unique_ptr<trainer::DataSource> valid;
 };
 
+// As validate_dataset says it, for who left that stage out. A model of the user's may want no text.
+void warn_of_empty_texts(std::string_view split, const data::Dataset& dataset, bool users_model) {
+  const data::Finding found = data::empty_texts(dataset);
+  if (found.count == 0 || (users_model && static_cast<std::size_t>(found.count) == dataset.size()))
+    return;
+  log::warning("{}: {}", split, data::to_text("empty_text", found));
+}
+
 Sources open_sources(const StageContext& context, const launch::RankContext& rank,
                      const trainer::LoopSettings& loop, int sample_rate,
                      const trainer::TrainableModel& model) {
@@ -61,6 +70,7 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
     const auto dataset =
         open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
     const bool training = std::string_view(split) == "train";
+    if (rank.rank == 0) warn_of_empty_texts(split, *dataset, is_users_model(context.training));
     return make_planned_source(
         {.dataset = dataset,
          .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
