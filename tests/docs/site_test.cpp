@@ -1,11 +1,13 @@
-// The site of ./run docs: it builds, every page and anchor that is linked exists, nothing is fetched from elsewhere, and
-// troubleshooting names messages that the programs print.
+// The site of ./run docs: it builds, every page and anchor that is linked exists, nothing is fetched from elsewhere,
+// nothing is wider than a phone, the search finds, and troubleshooting names messages that the programs print.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <regex>
 #include <set>
 
+#include "tests/docs/blocks.h"
+#include "tests/systems/web_driver.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -57,17 +59,10 @@ TEST(Site, PagesSayWhatYouWillHaveAtTheEnd) {
   }
 }
 
-TEST(Site, BuildsWithWholeLinksAndFetchesNothing) {
-  const TempFolder folder;
-  const auto result = run_command(
-      {.argv = {"mkdocs", "build", "--strict", "--quiet", "--site-dir", folder.path().string()},
-       .cwd = kSource,
-       .timeout = std::chrono::minutes(2)});
-  ASSERT_TRUE(result.ok()) << result.describe();
-
+void expect_whole_links(const fs::path& site) {
   static const std::regex kLink("href=\"([^\"]*)\"");
   static const std::regex kLoaded("<(?:script|img|link)[^>]* (?:src|href)=\"([^\"]*)\"");
-  for (const auto& page : files_in(folder.path(), ".html")) {
+  for (const auto& page : files_in(site, ".html")) {
     const std::string html = read_file(page);
     EXPECT_EQ(html.find("```"), std::string::npos) << page.filename() << " shows a fence as text";
     for (const auto& url : all_matches(html, kLoaded))
@@ -77,7 +72,7 @@ TEST(Site, BuildsWithWholeLinksAndFetchesNothing) {
       if (url.starts_with("http") || url.starts_with("api/") || page.filename() == "404.html")
         continue;
       const std::string target = url.substr(0, url.find('#'));
-      const fs::path file = target.empty() ? page : folder.path() / target;
+      const fs::path file = target.empty() ? page : site / target;
       if (target != ".") {
         ASSERT_TRUE(fs::exists(file)) << page.filename() << " links to " << url;
       }
@@ -87,12 +82,41 @@ TEST(Site, BuildsWithWholeLinksAndFetchesNothing) {
       }
     }
   }
-  // Search works from disk: the index is a script.
-  const std::string index = read_file(folder.path() / "search/index.js");
+}
+
+// From disk, in a real browser.
+void expect_fits_a_phone_and_is_searched(const fs::path& site) {
+  // The index is a script.
+  const std::string index = read_file(site / "search/index.js");
   ASSERT_TRUE(index.starts_with("tuttiSearch(") && index.ends_with(");\n"));
   const Json entries = Json::parse(index.substr(12, index.size() - 15))["docs"];
   EXPECT_GT(entries.size(), 100U);
-  EXPECT_FALSE(fs::exists(folder.path() / "search/worker.js"));
+  EXPECT_FALSE(fs::exists(site / "search/worker.js"));
+  systems::WebDriver browser;
+  browser.resize(390, 844);
+  const std::string address = "file://" + site.string() + "/";
+  for (const auto& page : docs_pages()) {
+    browser.open(address + page.stem().string() + ".html");
+    EXPECT_LE(browser.script("return document.documentElement.scrollWidth;").get<int>(), 390)
+        << page.filename() << " has to be moved sideways";
+  }
+  browser.open(address + "search.html?q=requeue");
+  systems::WebDriver::wait([&] {
+    return browser.text("#mkdocs-search-results").find("Stopping and going on") !=
+           std::string::npos;
+  });
+}
+
+// One test: the site is built once.
+TEST(Site, BuildsWithWholeLinksFitsAPhoneAndIsSearchedFromDisk) {
+  const TempFolder folder;
+  const auto result = run_command(
+      {.argv = {"mkdocs", "build", "--strict", "--quiet", "--site-dir", folder.path().string()},
+       .cwd = kSource,
+       .timeout = std::chrono::minutes(2)});
+  ASSERT_TRUE(result.ok()) << result.describe();
+  expect_whole_links(folder.path());
+  expect_fits_a_phone_and_is_searched(folder.path());
 }
 
 // All string literals of the programs, neighbours joined as the compiler does.
