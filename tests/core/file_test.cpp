@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "tutti/core/error.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/program.h"
 
 namespace tutti {
@@ -115,6 +116,14 @@ TEST(MakeFolders, FailsWithThePathWhenAFileIsInTheWay) {
   TempFolder folder;
   write_file_atomic(folder.path() / "x", "");
   EXPECT_THROW(make_folders(folder.path() / "x" / "y"), IoError);
+}
+
+TEST(PathInside, IsTheWayFromTheFolder) {
+  EXPECT_EQ(path_inside("/a/b/c.txt", "/a"), "b/c.txt");
+  EXPECT_EQ(path_inside("/a/x/../b", "/a/"), "b");
+  EXPECT_EQ(path_inside("/a", "/a"), ".");
+  EXPECT_EQ(path_inside("/ab/c", "/a"), "");
+  EXPECT_EQ(path_inside("/a/../c", "/a"), "");
 }
 
 TEST(TempFolder, IsRemovedWithItsContent) {

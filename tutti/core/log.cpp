@@ -16,6 +16,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/status.h"
 
 namespace tutti::log {
@@ -149,9 +150,8 @@ std::string shown_path(const std::filesystem::path& path) {
   std::error_code failed;
   const auto here = std::filesystem::current_path(failed);
   if (failed || !normal.is_absolute()) return normal.string();
-  const auto relative = normal.lexically_relative(here);
-  const bool below = !relative.empty() && *relative.begin() != "..";
-  return (below ? relative : normal).string();
+  const auto below = path_inside(normal, here);
+  return (below.empty() ? normal : below).string();
 }
 
 }  // namespace tutti

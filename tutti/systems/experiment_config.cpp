@@ -3,6 +3,7 @@
 #include "tutti/config/load.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/path_inside.h"
 
 namespace tutti::systems {
 namespace {
@@ -32,8 +33,8 @@ void relocate(Json& value, const fs::path& was, const fs::path& is) {
   }
   if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('/')) return;
   const fs::path old = plain(value.get<std::string>());
-  const fs::path inside = old.lexically_relative(was);
-  if (!old.has_relative_path() || inside.empty() || *inside.begin() == "..") return;
+  const fs::path inside = path_inside(old, was);
+  if (!old.has_relative_path() || inside.empty()) return;
   const fs::path here = plain(is / inside);
   std::error_code unreadable;  // then it is left where it was
   if (fs::exists(here, unreadable)) value = here.string();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/config/schemas/files.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/text.h"
 #include "tutti/systems/dataset_builder.h"
 
@@ -37,9 +38,7 @@ std::vector<fs::path> made_folders(const Node& root) {
 }
 
 bool is_under(const fs::path& path, const fs::path& folder) {
-  const fs::path inside = fs::absolute(path).lexically_normal().lexically_relative(
-      fs::absolute(folder).lexically_normal());
-  return !inside.empty() && *inside.begin() != "..";
+  return !path_inside(fs::absolute(path), fs::absolute(folder)).empty();
 }
 
 class Inputs {

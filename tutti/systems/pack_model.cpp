@@ -10,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/progress.h"
 #include "tutti/core/status.h"
 #include "tutti/systems/experiment_config.h"
@@ -59,9 +60,8 @@ void forget_places(Json& value, const fs::path& recipe_dir) {
   } else if (value.is_string()) {
     const fs::path path = value.get<std::string>();
     if (!path.is_absolute()) return;
-    const fs::path inside = path.lexically_normal().lexically_relative(recipe_dir);
-    const bool is_inside = !inside.empty() && *inside.begin() != "..";
-    value = (is_inside ? inside : path.filename()).string();
+    const fs::path inside = path_inside(path, recipe_dir);
+    value = (inside.empty() ? path.filename() : inside).string();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "tutti/core/error.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/text.h"
 #include "tutti/speech/decoding/owsm.h"
 #include "tutti/speech/espnet/flat_config.h"
@@ -81,11 +82,6 @@ void describe_network(const speech::ModelFolder& folder, const config::Node& tra
     info["problems"].push_back("the weights do not fit the config:" + difference);
 }
 
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  const fs::path relative = path.lexically_normal().lexically_relative(folder);
-  return !relative.empty() && *relative.begin() != "..";
-}
-
 // The folder that was asked for: the root, from which names are found, can be the recipe above it.
 // Of an archive, where it was unpacked.
 fs::path shown_folder(const fs::path& given, const speech::ModelFolder& folder) {
@@ -95,7 +91,7 @@ fs::path shown_folder(const fs::path& given, const speech::ModelFolder& folder) 
     return whole.has_filename() ? whole : whole.parent_path();
   };
   const fs::path root = plain(folder.root);
-  return fs::is_directory(given) && lies_in(plain(given), root) ? plain(given) : root;
+  return fs::is_directory(given) && !path_inside(plain(given), root).empty() ? plain(given) : root;
 }
 
 // 93722 as "93.7 thousand"; a small model has no millions.
@@ -110,8 +106,8 @@ Json describe_model(const fs::path& path) {
   const speech::ModelFolder folder = speech::open_model_folder(path);
   const fs::path shown = shown_folder(path, folder);
   const auto inside = [&](const fs::path& file) {
-    return lies_in(file, shown) ? file.lexically_normal().lexically_relative(shown).string()
-                                : file.string();
+    const fs::path way = path_inside(file, shown);
+    return (way.empty() ? file : way).string();
   };
   Json info = {{"folder", shown.string()},          {"config", inside(folder.config)},
                {"weights", inside(folder.weights)}, {"missing", folder.missing},

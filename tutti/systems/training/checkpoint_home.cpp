@@ -7,6 +7,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/path_inside.h"
 #include "tutti/core/text.h"
 #include "tutti/trainer/checkpoint/store.h"
 #include "tutti/trainer/trainer_settings.h"
@@ -24,8 +25,7 @@ fs::path real_path(const fs::path& path) {
 }
 
 bool is_inside(const fs::path& path, const fs::path& folder) {
-  const fs::path below = path.lexically_relative(folder);
-  return !below.empty() && *below.begin() != "..";
+  return !path_inside(path, folder).empty();
 }
 
 fs::path mark_of(const fs::path& folder) { return folder / ".tutti" / "experiment"; }
