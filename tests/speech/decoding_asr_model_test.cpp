@@ -190,7 +190,8 @@ TEST(Speech2Text, SameWordsInAnyBatchForEveryKindOfModel) {
         ASSERT_EQ(alone[i].nbest.size(), together[i].nbest.size());
         for (std::size_t n = 0; n < alone[i].nbest.size(); ++n) {
           EXPECT_EQ(alone[i].nbest[n].text, together[i].nbest[n].text);
-          EXPECT_NEAR(alone[i].nbest[n].score, together[i].nbest[n].score, 1e-3);
+          EXPECT_NEAR(alone[i].nbest[n].score.value_or(1), together[i].nbest[n].score.value_or(1),
+                      1e-3);
         }
       }
       EXPECT_EQ(together[1].nbest[0].text, "") << "100 samples are too short for an FFT";

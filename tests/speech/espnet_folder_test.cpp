@@ -67,7 +67,7 @@ TEST(EspnetFolder, EveryFamilySaysWhatEspnetSays) {
             << family << c["options"] << i;
         const double score = c["score"][i];
         if (family != "transducer") {
-          EXPECT_NEAR(found[i].nbest[0].score, score, 1e-4 * std::abs(score)) << family << i;
+          EXPECT_NEAR(found[i].nbest[0].score.value(), score, 1e-4 * std::abs(score)) << family << i;
         }
       }
     }
@@ -84,7 +84,7 @@ TEST(EspnetFolder, OwsmSaysWhatEspnetSays) {
       EXPECT_EQ(found[i].nbest[0].text, c["text"][i].get<std::string>()) << c["options"] << i;
       EXPECT_EQ(found[i].nbest[0].full_text, c["full"][i].get<std::string>()) << c["options"] << i;
       const double score = c["score"][i];
-      EXPECT_NEAR(found[i].nbest[0].score, score, 1e-4 * std::abs(score)) << i;
+      EXPECT_NEAR(found[i].nbest[0].score.value(), score, 1e-4 * std::abs(score)) << i;
     }
   }
   Speech2TextOptions options{.device = "cpu", .batch_size = 4, .beam_size = 1};

@@ -34,7 +34,8 @@ Json recognise(Recognizer& recognizer, const std::string& path) {
         {{"token", best.tokens[i]}, {"begin", best.times[i].begin}, {"end", best.times[i].end}});
   Json nbest = Json::array();
   for (const auto& other : recognised.nbest)
-    nbest.push_back({{"text", other.text}, {"score", other.score}});
+    nbest.push_back(
+        {{"text", other.text}, {"score", other.score ? Json(*other.score) : Json()}});
   return {{"text", best.text},
           {"tokens", tokens},
           {"nbest", nbest},

@@ -114,7 +114,8 @@ void write_recognition_files(const fs::path& output_dir, const std::string& id_k
     line("text", one_line(text));
     line("token", join(hypothesis.at("tokens").get<std::vector<std::string>>(), " "));
     line("token_int", join(ids, " "));
-    line("score", hypothesis.at("score").dump());
+    const Json& score = hypothesis.at("score");
+    line("score", score.is_null() ? "" : score.dump());
   };
   for (const Json& result : results) {
     if (!result.is_object() || !result.contains("tokens") || !result.contains("token_ids"))

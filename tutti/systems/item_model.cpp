@@ -12,6 +12,10 @@ namespace tutti::systems {
 namespace {
 
 double score_of(double value) { return round_decimals(value, kScoreDecimals); }
+// What nobody scored has no number that could be taken for one.
+Json score_of(const std::optional<double>& value) {
+  return value ? Json(score_of(*value)) : Json();
+}
 double time_of(double seconds) { return round_decimals(seconds, kTimeDecimals); }
 
 Json hypothesis_fields(const speech::Recognition& found) {

@@ -557,7 +557,7 @@ Recognised Speech2Text::join(const std::vector<Piece>& pieces,
       if (k < best.token_confidences.size())
         whole.token_confidences.push_back(best.token_confidences[k]);
     }
-    whole.score += best.score;
+    if (best.score) whole.score = whole.score.value_or(0) + *best.score;
     whole.decoder_score += best.decoder_score;
     whole.ctc_score += best.ctc_score;
     all.insert(all.end(), mine.begin(), mine.end());
@@ -583,8 +583,9 @@ std::vector<LongSegment> Speech2Text::decode_long(const std::vector<float>& wave
       .segments;
 }
 
-double Recognition::confidence() const {
-  return std::exp(std::min(0.0, score / static_cast<double>(token_ids.size() + 1)));
+std::optional<double> Recognition::confidence() const {
+  if (!score) return std::nullopt;
+  return std::exp(std::min(0.0, *score / static_cast<double>(token_ids.size() + 1)));
 }
 
 }  // namespace tutti::speech

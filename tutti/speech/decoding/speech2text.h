@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,7 +44,8 @@ struct Recognition {
   std::string text;
   std::vector<std::string> tokens;
   std::vector<int> token_ids;
-  double score = 0;
+  // Of the search; null: nobody scored this text, e.g. the one that long windows were put together to.
+  std::optional<double> score;
   double decoder_score = 0;
   double ctc_score = 0;
   // When token_times were asked for, one per token: where it was, and the mean probability that CTC
@@ -54,8 +56,8 @@ struct Recognition {
   std::string language;   // OWSM: the language token of the prompt
 
   // Probability per token by the search's own score, 0 to 1: the geometric mean over the tokens and
-  // the end.
-  double confidence() const;
+  // the end. Null without a score.
+  std::optional<double> confidence() const;
 };
 
 // A piece of a long recording.

@@ -64,7 +64,7 @@ std::vector<TimedWord> timed_words(const speech::Recognition& found) {
       begins = true;
       piece.erase(0, kMark.size());
     }
-    const double confidence = sure ? found.token_confidences[k] : found.confidence();
+    const auto confidence = sure ? std::optional(found.token_confidences[k]) : found.confidence();
     if (begins || units == Units::kWords || words.empty()) {
       words.push_back({piece, found.times[k].begin, found.times[k].end, confidence});
     } else {
@@ -124,8 +124,9 @@ std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words)
   const std::string name = std::filesystem::path(file).stem().string();
   if (words.empty()) return fmt::format(";; {}: no words\n", name);  // CTM's comment
   for (const TimedWord& word : words)
-    out += fmt::format("{} 1 {:.2f} {:.2f} {} {:.2f}\n", name, word.begin,
-                       std::max(0.01, word.end - word.begin), word.text, word.confidence);
+    out += fmt::format("{} 1 {:.2f} {:.2f} {}{}\n", name, word.begin,
+                       std::max(0.01, word.end - word.begin), word.text,
+                       word.confidence ? fmt::format(" {:.2f}", *word.confidence) : "");
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Transcripts as other programs read them: SubRip, WebVTT, NIST's CTM, JSON lines.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ struct TimedWord {
   std::string text;
   double begin = 0;  // seconds
   double end = 0;
-  double confidence = 0;  // 0 to 1; the least of its tokens
+  std::optional<double> confidence;  // 0 to 1; the least of its tokens; null: nobody scored it
 };
 
 // The words of a hypothesis with times, by its tokens: characters with <space>, sentencepieces with
@@ -31,7 +32,7 @@ std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds)
 
 std::string to_srt(const std::vector<Cue>& cues);
 std::string to_vtt(const std::vector<Cue>& cues);
-// `NAME 1 BEGIN DURATION WORD CONFIDENCE`; NAME is the file without folder and extension. Without words: a
+// `NAME 1 BEGIN DURATION WORD [CONFIDENCE]`; NAME is the file without folder and extension. Without words: a
 // comment (`;;`) that says so.
 std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words);
 
