@@ -1,9 +1,6 @@
 // Published models from the command line: shown, decoded, converted.
 #include <gmock/gmock.h>
 
-#include <array>
-#include <cstdio>
-
 #include "tests/systems/published_model.h"
 
 namespace tutti::systems {
@@ -367,37 +364,6 @@ TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {
     const auto refused = run({"infer", "--model", folder, word, sounds[0]});
     EXPECT_EQ(refused.exit_code, 2) << refused.describe();
     EXPECT_THAT(refused.err, HasSubstr(word.substr(0, word.find('='))));
-  }
-}
-
-// Of several windows. OWSM says its times itself; those of CTC are frames.
-TEST_F(Published, SubtitlesOfALongTalkGoOnInTime) {
-  constexpr int kSeconds = 100;
-  data::write_wav(here() / "talk.wav",
-                  {.samples = test_sound(5, 16000 * kSeconds), .sample_rate = 16000});
-  for (const std::string family : {"owsm", "owsm_ctc"}) {
-    std::vector<std::string> words = {
-        "infer", "--model", folder_of(family).string(), "--device", "cpu", "--srt", "talk.wav"};
-    if (family == "owsm")
-      words.insert(words.end() - 1, {"predict_time=true", "beam_size=1", "maxlenratio=-12"});
-    const auto subtitles = run(words);
-    ASSERT_TRUE(subtitles.ok()) << subtitles.describe();
-    double last = 0;
-    int count = 0;
-    for (const auto& line : split(subtitles.out, '\n')) {
-      std::array<int, 8> n{};
-      if (std::sscanf(line.c_str(), "%d:%d:%d,%d --> %d:%d:%d,%d", &n[0], &n[1], &n[2], &n[3],
-                      &n[4], &n[5], &n[6], &n[7]) != 8)
-        continue;
-      const double begin = n[0] * 3600 + n[1] * 60 + n[2] + n[3] / 1000.0;
-      const double end = n[4] * 3600 + n[5] * 60 + n[6] + n[7] / 1000.0;
-      EXPECT_GE(begin, last) << family << " " << line;
-      EXPECT_GT(end, begin) << family << " " << line;
-      last = end;
-      ++count;
-    }
-    EXPECT_GE(count, 2) << family;  // lines without words are left out
-    EXPECT_LE(last, kSeconds) << family;
   }
 }
 

@@ -320,6 +320,11 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
   for (std::size_t row = 0; row < items.size(); ++row) {
     Recognised& result = results[items[row]];
     result.nbest = std::move(found[row]);
+    const double length = static_cast<double>(waveforms[items[row]].size()) / sample_rate(model_);
+    // What is heard in the silence that fills the window belongs to the end.
+    for (Recognition& recognition : result.nbest)
+      for (TokenSpan& time : recognition.times)
+        time = {std::min(time.begin, length), std::min(time.end, length)};
     if (has_time_tokens) result.segments = owsm_->segments(result.nbest[0]);
   }
 }

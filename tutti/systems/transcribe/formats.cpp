@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "tutti/core/text.h"
 #include "tutti/speech/decoding/owsm.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr std::string_view kMark = "\u2581";  // sentencepiece: a word begins
 constexpr std::string_view kSpace = "<space>";
 constexpr double kCueSeconds = 7;
+constexpr double kPause = 1;            // seconds between words: a new line
+constexpr double kLeastSeconds = 0.01;  // a line lasts
 constexpr std::size_t kCueCharacters = 84;
 
 enum class Units { kCharacters, kPieces, kWords };
@@ -35,6 +38,76 @@ std::string clock_time(double seconds, char point) {
   const auto ms = static_cast<long long>(std::llround(1000 * std::max(0.0, seconds)));
   return fmt::format("{:02}:{:02}:{:02}{}{:03}", ms / 3600000, ms / 60000 % 60, ms / 1000 % 60,
                      point, ms % 1000);
+}
+
+std::size_t num_characters(const std::string& text) { return speech::to_utf32(text).size(); }
+
+// What can be in a line of its own: a word; of scripts without blanks, and of words that fill more than a line, a
+// character.
+struct Part {
+  std::string text;
+  double begin = 0;
+  double end = 0;
+  bool begins_word = true;
+};
+
+bool is_unspaced(const std::string& word) {
+  for (const char32_t c : speech::to_utf32(word)) {
+    const bool is_hangul = c >= 0xAC00 && c < 0xD7B0;
+    if (c >= 0x2E80 && !is_hangul) return true;  // from the radicals of Chinese on
+  }
+  return num_characters(word) > kCueCharacters;
+}
+
+// The parts of a text of which only the whole has times: each lasts as long as its letters are of all.
+std::vector<Part> parts_of(const Cue& whole) {
+  std::vector<Part> parts;
+  for (const std::string& word : split_words(whole.text)) {
+    if (!is_unspaced(word)) {
+      parts.push_back({.text = word});
+      continue;
+    }
+    bool begins = true;
+    for (std::string& character : speech::split_characters(word))
+      parts.push_back({.text = std::move(character), .begins_word = std::exchange(begins, false)});
+  }
+  double all = 0, before = 0;
+  for (const Part& part : parts) all += static_cast<double>(num_characters(part.text));
+  for (Part& part : parts) {
+    part.begin = whole.begin + (whole.end - whole.begin) * before / all;
+    before += static_cast<double>(num_characters(part.text));
+    part.end = whole.begin + (whole.end - whole.begin) * before / all;
+  }
+  return parts;
+}
+
+// What a model hears in the silence behind the end was said at the end: no word is lost.
+std::vector<Cue> within(std::vector<Cue> said, double seconds) {
+  std::vector<Cue> out;
+  for (Cue& stretch : said) {
+    if (trim(stretch.text).empty()) continue;
+    if (stretch.begin + kLeastSeconds > seconds)
+      stretch.begin = std::max(out.empty() ? 0.0 : out.back().end, seconds - kCueSeconds);
+    stretch.end = std::max(std::min(stretch.end, seconds), stretch.begin + kLeastSeconds);
+    if (out.empty() || stretch.begin + kLeastSeconds <= seconds)
+      out.push_back(std::move(stretch));
+    else
+      out.back().text += " " + stretch.text;
+  }
+  return out;
+}
+
+void add(const Part& part, bool may_join, std::vector<Cue>& cues) {
+  const std::string blank = part.begins_word ? " " : "";
+  const bool fits = may_join && !cues.empty() && part.end - cues.back().begin <= kCueSeconds &&
+                    num_characters(cues.back().text + blank + part.text) <= kCueCharacters &&
+                    part.begin - cues.back().end < kPause;
+  if (!fits) {  // one word may be drawn out for longer than a line is shown
+    cues.push_back({part.begin, std::min(part.end, part.begin + kCueSeconds), part.text});
+    return;
+  }
+  cues.back().text += blank + part.text;
+  cues.back().end = part.end;
 }
 
 // "-->" ends a time line for every reader.
@@ -79,26 +152,20 @@ std::vector<TimedWord> timed_words(const speech::Recognition& found) {
 }
 
 std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds) {
+  std::vector<Cue> said;
   const auto words = timed_words(recognised.nbest.at(0));
+  for (const TimedWord& word : words) said.push_back({word.begin, word.end, word.text});
+  if (words.empty())
+    for (const auto& segment : recognised.segments)
+      said.push_back({segment.begin, segment.end, segment.text});
+  if (said.empty()) said.push_back({0, seconds, recognised.nbest[0].text});
   std::vector<Cue> cues;
-  if (words.empty()) {
-    for (const auto& segment : recognised.segments)  // OWSM's may lie in the silence behind the end
-      if (!trim(segment.text).empty() && segment.begin < seconds)
-        cues.push_back({segment.begin, std::min(segment.end, seconds), segment.text});
-    if (recognised.segments.empty() && !trim(recognised.nbest[0].text).empty())
-      cues.push_back({0, seconds, recognised.nbest[0].text});
-    return cues;
-  }
-  for (const TimedWord& word : words) {
-    const bool fits = !cues.empty() && word.end - cues.back().begin <= kCueSeconds &&
-                      cues.back().text.size() + 1 + word.text.size() <= kCueCharacters &&
-                      word.begin - cues.back().end < 1.0;
-    if (!fits) {
-      cues.push_back({word.begin, word.end, word.text});
-      continue;
+  for (const Cue& stretch : within(std::move(said), seconds)) {
+    bool may_join = !words.empty();  // a segment is a sentence: it begins a line
+    for (const Part& part : parts_of(stretch)) {
+      add(part, may_join, cues);
+      may_join = true;
     }
-    cues.back().text += " " + word.text;
-    cues.back().end = word.end;
   }
   return cues;
 }

@@ -27,7 +27,8 @@ struct Cue {
   std::string text;
 };
 
-// Subtitles: words in lines of at most 7 s and 84 characters; without times one cue per piece.
+// Subtitles of at most 7 s and 84 characters, all within the recording's `seconds`, that have every word: by the times
+// of the words, or else by those of the pieces (a piece begins a line), of which each word has its part.
 std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds);
 
 std::string to_srt(const std::vector<Cue>& cues);

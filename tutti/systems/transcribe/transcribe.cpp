@@ -207,6 +207,9 @@ class Transcriber {
 
   void print_subtitles(const std::string& file, const std::vector<Cue>& cues) const {
     const std::string text = format_ == TranscriptFormat::kSrt ? to_srt(cues) : to_vtt(cues);
+    if (cues.empty())
+      log::warning("{}: no words were heard, so there are no subtitles in {}", file,
+                   subtitle_files_.empty() ? "it" : subtitle_files_.at(file).string());
     if (subtitle_files_.empty()) {
       fmt::print("{}", text);
       return;
