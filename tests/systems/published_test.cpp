@@ -320,17 +320,41 @@ TEST_F(Published, OwsmSaysWhatEspnetSays) {
   }
 }
 
-TEST_F(Published, ALanguageThatOwsmDoesNotKnowIsAnsweredWithThoseItKnows) {
+TEST_F(Published, AMarkThatOwsmDoesNotKnowIsAnsweredWithThoseItKnows) {
   const auto sounds = write_sounds("s2t", 1);
-  const auto refused = [&](const std::string& word) {
-    const auto result = run({"infer", "--model", folder_of("owsm").string(), word, sounds[0]});
+  for (const std::string family : {"owsm", "owsm_ctc"}) {
+    const auto refused = [&](const std::string& word, const std::string& known) {
+      const auto result = run({"infer", "--model", folder_of(family).string(), word, sounds[0]});
+      EXPECT_EQ(result.exit_code, 2) << result.describe();
+      EXPECT_THAT(result.err, HasSubstr(known)) << family;
+      return result.err;
+    };
+    const std::string languages = "a language of the model: <abk>, <deu>, <eng>, <zul>";
+    EXPECT_THAT(refused("lang_sym=eng", languages),
+                testing::AllOf(HasSubstr("lang_sym: got eng"), HasSubstr("did you mean <eng>?")));
+    EXPECT_THAT(refused("lang_sym=<fra>", languages), HasSubstr("lang_sym: got <fra>"));
+    EXPECT_THAT(
+        refused("task_sym=<st_due>", "a task of the model: <asr>, <st_"),
+        testing::AllOf(HasSubstr("task_sym: got <st_due>"), HasSubstr("did you mean <st_deu>?")));
+  }
+}
+
+TEST_F(Published, AModelThatIsNotThereIsAnsweredWithNamesThatAre) {
+  const auto sounds = write_sounds("asr", 1);
+  fs::create_directories(here() / "exp/training/model_pack");
+  const auto refused = [&](const std::string& model) {
+    const auto result = run({"infer", "--model", model, sounds[0]});
     EXPECT_EQ(result.exit_code, 2) << result.describe();
-    EXPECT_THAT(result.err, HasSubstr("<abk>, <deu>, <eng>, <zul>"));
+    EXPECT_THAT(result.err, HasSubstr("--model: got '" + model +
+                                      "', but no such file, folder or "
+                                      "pack is there"));
     return result.err;
   };
-  EXPECT_THAT(refused("lang_sym=eng"),
-              testing::AllOf(HasSubstr("lang_sym: got eng"), HasSubstr("did you mean <eng>?")));
-  EXPECT_THAT(refused("lang_sym=<fra>"), HasSubstr("lang_sym: got <fra>"));
+  EXPECT_THAT(refused("exp/trainng/model_pack"),
+              HasSubstr("did you mean 'exp/training/model_pack'?"));
+  EXPECT_THAT(refused("exp/training/modelpack"),
+              HasSubstr("did you mean 'exp/training/model_pack'?"));
+  EXPECT_THAT(refused("whisper-large"), HasSubstr("nothing is downloaded here"));
 }
 
 TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {

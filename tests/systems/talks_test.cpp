@@ -2,7 +2,11 @@
 // numbers only where something was scored.
 #include <gmock/gmock.h>
 
+#include <sys/stat.h>
+
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 
 #include "tests/systems/published_model.h"
@@ -96,6 +100,48 @@ TEST_F(Talks, WithoutWordsTheFileIsEmptyAndALineSaysSo) {
   EXPECT_TRUE(result.ok()) << result.describe();
   EXPECT_EQ(read_file(here() / "subtitles/silence.srt"), "");
   EXPECT_THAT(result.err, HasSubstr("talks/silence.wav: no words were heard"));
+}
+
+// Files are read eight at a time, so the command has written eight when it waits for the ninth.
+TEST_F(Talks, CtrlCTellsTheWayOn) {
+  fs::create_directories(here() / "talks");
+  for (int i = 1; i <= 8; ++i) sound("talks/" + std::to_string(i) + ".wav", i, 8000);
+  const fs::path pipe = here() / "talks/9.wav";
+  const auto stopped = [&](std::vector<std::string> words, const fs::path& written) {
+    words.insert(words.begin(),
+                 {TUTTI_BIN_DIR "/tutti", "infer", "--model", folder_of("conformer").string(),
+                  "--device", "cpu", "beam_size=1", "maxlenratio=-4"});
+    for (int i = 1; i <= 9; ++i) words.push_back("talks/" + std::to_string(i) + ".wav");
+    EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    fs::remove(here() / "err");
+    Process command = Process::start({.argv = words,
+                                      .cwd = here(),
+                                      .stdout_path = here() / "out",
+                                      .stderr_path = here() / "err"});
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (!fs::exists(written) || fs::file_size(written) == 0 ||
+           split(trim(read_file(here() / "out")), '\n').size() < 8) {
+      if (command.wait_for(std::chrono::milliseconds(20)) ||
+          std::chrono::steady_clock::now() > deadline)
+        break;
+    }
+    command.signal_group(SIGINT);
+    const auto ended = command.wait_for(std::chrono::minutes(1));
+    EXPECT_TRUE(ended && ended->exit_code == 130) << (ended ? ended->describe() : "it goes on");
+    fs::remove(pipe);
+    return read_file(here() / "err");
+  };
+  EXPECT_THAT(stopped({}, here() / "out"),
+              HasSubstr("stopped by SIGINT after 8 of 9 files; the same command begins again"));
+  fs::remove(here() / "out");
+  EXPECT_THAT(
+      stopped({"--vtt", "--output_dir", "subtitles"}, here() / "subtitles/8.vtt"),
+      HasSubstr("stopped by SIGINT after 8 of 9 files; the same command with --missing goes on"));
+  sound("talks/9.wav", 9, 8000);
+  const auto rest = infer("conformer", {"beam_size=1", "maxlenratio=-4", "--vtt", "--output_dir",
+                                        "subtitles", "--missing", "talks"});
+  EXPECT_TRUE(rest.ok()) << rest.describe();
+  EXPECT_EQ(rest.out, "talks/9.wav subtitles/9.vtt\n");
 }
 
 TEST_F(Talks, WhatNobodyScoredHasNoScore) {

@@ -8,6 +8,7 @@
 #include "tutti/core/log.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/demo/server.h"
+#include "tutti/systems/models/model_source.h"
 #include "tutti/systems/recognizer.h"
 #include "tutti/systems/stages.h"
 
@@ -34,8 +35,7 @@ Json recognise(Recognizer& recognizer, const std::string& path) {
         {{"token", best.tokens[i]}, {"begin", best.times[i].begin}, {"end", best.times[i].end}});
   Json nbest = Json::array();
   for (const auto& other : recognised.nbest)
-    nbest.push_back(
-        {{"text", other.text}, {"score", other.score ? Json(*other.score) : Json()}});
+    nbest.push_back({{"text", other.text}, {"score", other.score ? Json(*other.score) : Json()}});
   return {{"text", best.text},
           {"tokens", tokens},
           {"nbest", nbest},
@@ -73,6 +73,7 @@ void demo(const StageContext& context) {
   if (!search.is_object()) search = Json::object();
   search["token_times"] = true;
   search.emplace("nbest", 5);  // what else it may have been
+  refuse_missing_model(model["dir_or_tag"].as<std::string>(), "model.dir_or_tag");
   Recognizer recognizer =
       load_packed_recognizer(model["dir_or_tag"].as<std::string>(), config::from_json(search), 1);
   // Signals are taken by a thread of their own, so that the server can be stopped from plain code.

@@ -21,6 +21,70 @@ bool is_owsm_mark(const std::string& token) {
   return token.starts_with('<') && token.ends_with('>');
 }
 
+namespace {
+
+// <xx> or <xxx>, but for the three tasks and marks of that length.
+bool is_language(const std::string& token) {
+  if ((token.size() != 4 && token.size() != 5) || !is_owsm_mark(token)) return false;
+  for (const char* other : {"<na>", "<asr>", "<unk>", "<sos>", "<eos>", "<sop>"})
+    if (token == other) return false;
+  return std::all_of(token.begin() + 1, token.end() - 1,
+                     [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
+bool is_task(const std::string& token) {
+  return token == "<asr>" || (token.starts_with("<st_") && is_owsm_mark(token));
+}
+
+std::vector<std::string> select(const TokenList& tokens, bool (*is_wanted)(const std::string&)) {
+  std::vector<std::string> out;
+  for (const std::string& token : tokens.tokens())
+    if (is_wanted(token)) out.push_back(token);
+  return out;
+}
+
+// All, or those that begin like the word: a model may know 150 languages.
+std::string named(std::vector<std::string> known, const std::string& word) {
+  constexpr std::size_t kShown = 12;
+  const std::size_t all = known.size();
+  const auto in_common = [&](const std::string& token) {
+    return std::mismatch(token.begin(), token.end(), word.begin(), word.end()).first -
+           token.begin();
+  };
+  if (all > kShown) {
+    std::stable_sort(known.begin(), known.end(),
+                     [&](const auto& a, const auto& b) { return in_common(a) > in_common(b); });
+    known.resize(kShown);
+  }
+  return join(known, ", ") +
+         (all > kShown ? fmt::format(" or one of {} others", all - kShown) : "");
+}
+
+int require_mark(const TokenList& tokens, const std::string& token, const char* key,
+                 const char* what, const std::vector<std::string>& known) {
+  // Without its marks it can be a piece of a word.
+  if (const int id = tokens.find(token); id >= 0 && is_owsm_mark(token)) return id;
+  const std::string marked = is_owsm_mark(token) ? token : "<" + token + ">";
+  const std::string meant = tokens.find(marked) >= 0 ? marked : closest_match(marked, known);
+  throw ConfigError(fmt::format("{}: got {}, expected a {} of the model: {}", key, token, what,
+                                named(known, marked)),
+                    meant.empty() ? "" : "did you mean " + meant + "?");
+}
+
+}  // namespace
+
+std::vector<std::string> owsm_languages(const TokenList& tokens) {
+  return select(tokens, is_language);
+}
+
+int require_language(const TokenList& tokens, const std::string& language, const char* key) {
+  return require_mark(tokens, language, key, "language", owsm_languages(tokens));
+}
+
+int require_task(const TokenList& tokens, const std::string& task) {
+  return require_mark(tokens, task, "task_sym", "task", select(tokens, is_task));
+}
+
 OwsmTokens::OwsmTokens(const TokenList& tokens, OwsmSymbols symbols)
     : tokens_(tokens), symbols_(std::move(symbols)) {
   no_times_ = require(symbols_.no_times);
@@ -33,40 +97,12 @@ OwsmTokens::OwsmTokens(const TokenList& tokens, OwsmSymbols symbols)
                                 steps));
 }
 
-// <xx> or <xxx>, but for the three tasks and marks of that length.
-bool OwsmTokens::is_language(std::int64_t token) const {
-  const std::string& name = tokens_.token(static_cast<int>(token));
-  if ((name.size() != 4 && name.size() != 5) || name.front() != '<' || name.back() != '>')
-    return false;
-  for (const char* other : {"<na>", "<asr>", "<unk>", "<sos>", "<eos>", "<sop>"})
-    if (name == other) return false;
-  return std::all_of(name.begin() + 1, name.end() - 1, [](char c) { return c >= 'a' && c <= 'z'; });
-}
-
-std::vector<std::string> OwsmTokens::languages() const {
-  std::vector<std::string> out;
-  for (int id = 0; id < tokens_.size(); ++id)
-    if (is_language(id)) out.push_back(tokens_.token(id));
-  return out;
-}
-
 std::int64_t OwsmTokens::require(const std::string& token) const {
   const int id = tokens_.find(token);
   if (id < 0)
     throw DataError(fmt::format("token list: no token {}", token),
                     "give the token list of an OWSM model, and a language and task it knows");
   return id;
-}
-
-std::int64_t OwsmTokens::require_language(const std::string& language, const char* key) const {
-  // Without its marks it can be a piece of a word.
-  if (const int id = tokens_.find(language); id >= 0 && is_owsm_mark(language)) return id;
-  const std::vector<std::string> known = languages();
-  const std::string marked = "<" + language + ">";
-  const std::string meant = tokens_.find(marked) >= 0 ? marked : closest_match(language, known);
-  throw ConfigError(fmt::format("{}: got {}, expected a language of the model: {}", key, language,
-                                join(known, ", ")),
-                    meant.empty() ? "" : "did you mean " + meant + "?");
 }
 
 std::vector<std::int64_t> OwsmTokens::prompt(const OwsmPrompt& prompt) const {

@@ -61,6 +61,13 @@ std::string spoken_text(const TextCodec& codec, const std::vector<std::string>& 
 // Whether a token of an OWSM model is a language, task, time or the like.
 bool is_owsm_mark(const std::string& token);
 
+// Tokens of languages, by their names: <eng>, ...
+std::vector<std::string> owsm_languages(const TokenList& tokens);
+// The number of a language that a user gave under `key`, or of a task (`task_sym`). Throws ConfigError that names those
+// the model knows.
+int require_language(const TokenList& tokens, const std::string& language, const char* key);
+int require_task(const TokenList& tokens, const std::string& task);
+
 class OwsmTokens {
  public:
   // Keeps a reference: `tokens` must outlive this object. Throws DataError when a symbol is missing.
@@ -76,13 +83,8 @@ class OwsmTokens {
   std::int64_t first_time() const { return first_time_; }
   std::int64_t last_time() const { return last_time_; }
   std::int64_t not_available() const { return tokens_.find(symbols_.not_available); }
-  // The tokens of languages and tasks, by their names: <eng>, <asr>, ...
-  bool is_language(std::int64_t token) const;
-  std::vector<std::string> languages() const;
   // Throws DataError for a token the list does not have.
   std::int64_t require(const std::string& token) const;
-  // The same for a language that a user gave under `key`. Throws ConfigError that names the others.
-  std::int64_t require_language(const std::string& language, const char* key) const;
   // Utterances between pairs of time tokens. When the last one ends after `complete_before` seconds
   // and is not the only one, it may be cut off: it is left to the next window, which begins where
   // it did. Without any time token the whole window is one utterance.

@@ -16,20 +16,14 @@ namespace {
 constexpr double kPause = 0.5;     // seconds
 constexpr double kLongest = 10.0;  // seconds
 
-std::int64_t require(const TokenList& tokens, const std::string& token, const char* key) {
-  const int id = tokens.find(token);
-  if (id < 0)
-    throw ConfigError(fmt::format("{}: got {}, which is no token of the model", key, token),
-                      "`tutti model show` lists its languages");
-  return id;
-}
-
 }  // namespace
 
 void Speech2Text::check_owsm_ctc() const {
-  require(codec_.tokens(), options_.lang_sym, "lang_sym");
-  require(codec_.tokens(), options_.task_sym, "task_sym");
-  require(codec_.tokens(), options_.owsm.not_available, "na_symbol");
+  require_language(codec_.tokens(), options_.lang_sym, "lang_sym");
+  require_task(codec_.tokens(), options_.task_sym);
+  if (codec_.tokens().find(options_.owsm.not_available) < 0)
+    throw DataError(fmt::format("token list: no token {} (na_symbol)", options_.owsm.not_available),
+                    "give the token list of an OWSM-CTC model");
   if (options_.predict_time)
     throw ConfigError("predict_time: got true, but OWSM-CTC says no times",
                       "leave it out; token_times gives those of its tokens");

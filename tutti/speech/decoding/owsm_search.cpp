@@ -37,19 +37,20 @@ OwsmSearch::OwsmSearch(AsrModel model, const TextCodec& codec, const Speech2Text
   if (model_->decoder.is_empty())
     throw ConfigError("lang_sym: got " + options_.lang_sym +
                       ", but the model has no attention decoder to prompt");
-  if (options_.lang_sym != kGuessLanguage) tokens_.require_language(options_.lang_sym, "lang_sym");
-  tokens_.require(options_.task_sym);
+  const TokenList& list = codec.tokens();
+  if (options_.lang_sym != kGuessLanguage) require_language(list, options_.lang_sym, "lang_sym");
+  require_task(list, options_.task_sym);
   if (options_.predict_time && options_.ctc_weight > 0)
     throw ConfigError(fmt::format("ctc_weight: got {} with predict_time, but CTC knows no times",
                                   options_.ctc_weight),
                       "set ctc_weight: 0.0");
   if (!options_.first_lang_sym.empty() || !options_.last_lang_sym.empty()) {
-    const std::int64_t end = tokens_.require_language(options_.last_lang_sym, "last_lang_sym");
-    for (std::int64_t id = tokens_.require_language(options_.first_lang_sym, "first_lang_sym");
-         id <= end; ++id)
+    const int end = require_language(list, options_.last_lang_sym, "last_lang_sym");
+    for (int id = require_language(list, options_.first_lang_sym, "first_lang_sym"); id <= end;
+         ++id)
       language_ids_.push_back(id);
   } else {
-    for (const std::string& language : tokens_.languages())
+    for (const std::string& language : owsm_languages(list))
       language_ids_.push_back(tokens_.require(language));
   }
   BeamSearch(search_model(model_, lm_), options_for({}));  // complains about the rest

@@ -68,9 +68,8 @@ void describe_network(const speech::ModelFolder& folder, const config::Node& tra
   if (is_s2t(training) || is_s2t_ctc(training)) {
     const speech::OwsmSymbols symbols = owsm_symbols(training);
     const speech::TokenList list(s.token_list);
-    // OWSM-CTC can do without the tokens of times, by which the others are told from languages.
-    if (info["task"] == "s2t" || list.find(symbols.no_times) >= 0)
-      info["languages"] = speech::OwsmTokens(list, symbols).languages();
+    if (is_s2t(training)) const speech::OwsmTokens tried(list, symbols);  // OWSM-CTC has no times
+    info["languages"] = speech::owsm_languages(list);
     info["window"] = symbols.window;
   }
   if (!fs::exists(folder.weights)) return;

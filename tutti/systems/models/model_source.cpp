@@ -22,15 +22,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-speech::ModelFolder from_tag(const std::string& tag) {
-  if (!fs::exists(tag))
-    throw ConfigError(
-        fmt::format("model_tag: got '{}', expected a folder or archive on this machine", tag),
-        "nothing is downloaded here: fetch it with git or huggingface-cli first");
-  return speech::open_model_folder(tag);
+// The way as it was given up to its first part that is missing, and the names that are there instead.
+std::pair<fs::path, std::vector<std::string>> names_around(const fs::path& asked) {
+  fs::path folder, missing;
+  for (const fs::path& part : asked) {
+    missing = folder / part;
+    if (!fs::exists(missing)) break;
+    folder = missing;
+  }
+  std::vector<std::string> names;
+  std::error_code unreadable;
+  for (const auto& entry :
+       fs::directory_iterator(folder.empty() ? fs::path(".") : folder, unreadable))
+    if (entry.is_directory() || speech::is_model_archive(entry.path()))
+      names.push_back(entry.path().filename().string());
+  return {missing, names};
 }
 
 }  // namespace
+
+void refuse_missing_model(const fs::path& asked, const std::string& key) {
+  if (fs::exists(asked)) return;
+  const auto [missing, names] = names_around(asked);
+  const std::string guess = closest_match(missing.filename().string(), names);
+  const fs::path meant =
+      missing.parent_path() / guess / fs::path(asked).lexically_relative(missing);
+  throw ConfigError(
+      fmt::format("{}: got '{}', but no such file, folder or pack is there", key, asked.string()),
+      guess.empty() ? "nothing is downloaded here: fetch it with git or huggingface-cli first"
+                    : fmt::format("did you mean '{}'?", meant.lexically_normal().string()));
+}
 
 fs::path find_weights(const fs::path& asked) {
   if (fs::exists(asked)) return asked;
@@ -86,7 +107,8 @@ speech::ModelFolder named_model(const speech::Speech2TextOptions& options) {
                       "set asr_train_config and asr_model_file");
   speech::ModelFolder out;
   if (!options.model_tag.empty()) {
-    out = from_tag(options.model_tag);
+    refuse_missing_model(options.model_tag, "model_tag");
+    out = speech::open_model_folder(options.model_tag);
   } else {
     const std::string prefix = is_s2t ? "s2t" : "asr";
     const fs::path weights = is_s2t ? options.s2t_model_file : options.asr_model_file;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "tutti/config/node.h"
 #include "tutti/speech/decoding/speech2text_settings.h"
@@ -31,5 +32,8 @@ void complete_options(const config::Node& training, const config::Node& asked,
 std::filesystem::path find_weights(const std::filesystem::path& asked);
 
 bool is_pack(const std::filesystem::path& folder);
+
+// Throws ConfigError, with a name that is there and looks like it, for a model that is not. `key`: who asked for it.
+void refuse_missing_model(const std::filesystem::path& asked, const std::string& key);
 
 }  // namespace tutti::systems

@@ -4,10 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "tutti/config/load.h"
@@ -18,12 +23,15 @@
 #include "tutti/core/progress.h"
 #include "tutti/core/rounding.h"
 #include "tutti/core/status.h"
+#include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/data/io/foreign_audio.h"
 #include "tutti/systems/item_model.h"
+#include "tutti/systems/models/model_source.h"
 #include "tutti/systems/recognizer.h"
 #include "tutti/systems/transcribe/formats.h"
+#include "tutti/trainer/preemption.h"
 
 namespace tutti::systems {
 namespace {
@@ -143,13 +151,35 @@ config::Node read_overrides(const TranscribeRequest& request) {
   return config::Node(root);
 }
 
+// What was printed: a signal waits for the file that is being written, and tells how many there are.
+struct Printed {
+  std::timed_mutex busy;
+  std::atomic<std::size_t> num_files = 0;
+};
+
+// Ends the process. Nothing is half written; who reads stdout may have stopped reading, though.
+[[noreturn]] void leave(int signal, const TranscribeRequest& request, std::size_t num_files,
+                        Printed& printed) {
+  const std::unique_lock whole(printed.busy, std::chrono::seconds(2));
+  if (whole) std::fflush(stdout);
+  const char* way_on = request.output_dir.empty() ? "the same command begins again"
+                       : request.only_missing     ? "the same command goes on"
+                                                  : "the same command with --missing goes on";
+  log::info("stopped by {} after {} of {} files; {}", signal_name(signal), printed.num_files.load(),
+            num_files, way_on);
+  std::_Exit(
+      static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kStoppedResumable));
+}
+
 class Transcriber {
  public:
   Transcriber(Recognizer recognizer, TranscriptFormat format,
-              std::map<std::string, fs::path> subtitle_files, std::size_t num_files)
+              std::map<std::string, fs::path> subtitle_files, std::size_t num_files,
+              Printed& printed)
       : recognizer_(std::move(recognizer)),
         format_(format),
-        subtitle_files_(std::move(subtitle_files)) {
+        subtitle_files_(std::move(subtitle_files)),
+        printed_(printed) {
     batch_size_ = std::max(kLeastAhead, recognizer_.speech2text->options().batch_size);
     // Lines on a terminal show by themselves how far it is.
     if (::isatty(STDOUT_FILENO) == 0) progress_.emplace("transcribing files", num_files);
@@ -179,12 +209,15 @@ class Transcriber {
     for (const auto& sample : held_) waveforms.emplace_back(sample.speech);
     const auto found = recognizer_.speech2text->decode_waveforms(waveforms);
     for (std::size_t i = 0; i < held_.size(); ++i) {
-      if (found[i].problem.empty())
-        print(held_[i], found[i]);
-      else
+      if (!found[i].problem.empty()) {
         refuse(held_[i].uid, found[i].problem);
+        continue;
+      }
+      const std::lock_guard lock(printed_.busy);
+      print(held_[i], found[i]);
+      std::fflush(stdout);
+      ++printed_.num_files;
     }
-    std::fflush(stdout);
     if (progress_) progress_->add(held_.size());
     held_.clear();
     held_s_ = 0;
@@ -208,8 +241,9 @@ class Transcriber {
   void print_subtitles(const std::string& file, const std::vector<Cue>& cues) const {
     const std::string text = format_ == TranscriptFormat::kSrt ? to_srt(cues) : to_vtt(cues);
     if (cues.empty())
-      log::warning("{}: no words were heard, so there are no subtitles in {}", file,
-                   subtitle_files_.empty() ? "it" : subtitle_files_.at(file).string());
+      log::warning(
+          "{}: no words were heard{}", file,
+          subtitle_files_.empty() ? "" : "; no lines in " + subtitle_files_.at(file).string());
     if (subtitle_files_.empty()) {
       fmt::print("{}", text);
       return;
@@ -251,6 +285,7 @@ class Transcriber {
   Recognizer recognizer_;
   const TranscriptFormat format_;
   const std::map<std::string, fs::path> subtitle_files_;
+  Printed& printed_;
   std::size_t batch_size_ = kLeastAhead;
   std::vector<data::Sample> held_;
   double held_s_ = 0;
@@ -261,6 +296,7 @@ class Transcriber {
 }  // namespace
 
 std::size_t transcribe(const TranscribeRequest& request) {
+  refuse_missing_model(request.model, "--model");
   std::vector<Input> inputs;
   for (const std::string& word : request.inputs) add_input(word, inputs);
   if (inputs.empty())
@@ -271,8 +307,11 @@ std::size_t transcribe(const TranscribeRequest& request) {
     if (inputs.empty()) log::info("every file has subtitles in {}", request.output_dir.string());
     if (inputs.empty()) return 0;
   }
+  Printed printed;
+  trainer::StopSignals signals(0);
+  signals.while_starting([&](int signal) { leave(signal, request, inputs.size(), printed); });
   Transcriber transcriber(load_packed_recognizer(request.model, read_overrides(request), 0),
-                          request.format, subtitles, inputs.size());
+                          request.format, subtitles, inputs.size(), printed);
   for (const Input& input : inputs) transcriber.add(input);
   transcriber.flush();
   return transcriber.num_refused();
