@@ -80,10 +80,22 @@ TEST_F(Adapted, BeginsWithThePublishedWeightsAndSaysWhatCameOfIt) {
   EXPECT_THAT(trained.err, HasSubstr("weights to begin with"));
   EXPECT_THAT(trained.err, testing::ContainsRegex("decoder +[0-9,]+ +all +- +all"));
   EXPECT_THAT(trained.err, testing::ContainsRegex("ctc +[0-9,]+ +all +- +-"));
+  EXPECT_THAT(trained.err, testing::Not(HasSubstr("random values")));
   // Our own checkpoint is a source too.
   const auto again = train("init_param: [pack:encoder:encoder:encoder.embed]\n");
   ASSERT_TRUE(again.ok()) << again.describe();
   EXPECT_THAT(again.err, testing::ContainsRegex("decoder +[0-9,]+ +- +all +-"));
+}
+
+TEST_F(Adapted, WhatIsFrozenWithoutWeightsIsNamed) {
+  const auto trained =
+      train("init_param: [pack:encoder:encoder:encoder.embed]\nfreeze_param: [encoder, decoder]\n");
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  EXPECT_THAT(trained.err,
+              testing::ContainsRegex("decoder +[0-9,]+ +- +all +all  \\([0-9,]+ of them new"));
+  EXPECT_THAT(trained.err, HasSubstr("not loaded by init_param and stay at random values"));
+  EXPECT_THAT(trained.err, testing::ContainsRegex("decoder: [0-9]+ of its [0-9]+ tensors"));
+  EXPECT_THAT(trained.err, testing::ContainsRegex("encoder: [0-9]+ of its [0-9]+ tensors"));
 }
 
 TEST_F(Adapted, EveryPackKnowsHowToGoOn) {

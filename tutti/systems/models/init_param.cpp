@@ -177,7 +177,7 @@ std::string share(std::int64_t part, std::int64_t all) {
 std::string table(const trainer::NamedTensors& parameters, const std::set<std::string>& loaded,
                   const std::set<std::string>& frozen) {
   struct Row {
-    std::int64_t all = 0, loaded = 0, frozen = 0;
+    std::int64_t all = 0, loaded = 0, frozen = 0, frozen_new = 0;
   };
   std::vector<std::pair<std::string, Row>> rows;
   for (const auto& [name, tensor] : parameters) {
@@ -187,22 +187,44 @@ std::string table(const trainer::NamedTensors& parameters, const std::set<std::s
     row.all += tensor.numel();
     if (loaded.contains(name)) row.loaded += tensor.numel();
     if (frozen.contains(name)) row.frozen += tensor.numel();
+    if (frozen.contains(name) && !loaded.contains(name)) row.frozen_new += tensor.numel();
   }
   std::string text = fmt::format("  {:<16}{:>16}{:>16}{:>16}{:>16}", "part", "parameters", "loaded",
                                  "new", "frozen");
   for (const auto& [part, row] : rows)
     text += fmt::format("\n  {:<16}{:>16}{:>16}{:>16}{:>16}", part, group_digits(row.all),
                         share(row.loaded, row.all), share(row.all - row.loaded, row.all),
-                        share(row.frozen, row.all));
+                        share(row.frozen, row.all)) +
+            (row.frozen_new == 0 ? ""
+                                 : fmt::format("  ({} of them new)", group_digits(row.frozen_new)));
   return text;
+}
+
+// What is frozen and was loaded from nowhere stays as it was drawn.
+std::string frozen_at_random(const std::vector<std::string>& parts,
+                             const trainer::NamedTensors& parameters,
+                             const std::set<std::string>& loaded) {
+  std::vector<std::string> lines;
+  for (const std::string& part : parts) {
+    std::size_t all = 0, count = 0;
+    for (const auto& [name, tensor] : parameters) {
+      if (!is_below(name, part)) continue;
+      ++all;
+      if (!loaded.contains(name)) ++count;
+    }
+    if (count > 0) lines.push_back(fmt::format("{}: {} of its {} tensors", part, count, all));
+  }
+  if (lines.empty()) return "";
+  return "freeze_param: these were not loaded by init_param and stay at random values:" +
+         first_lines(lines);
 }
 
 }  // namespace
 
-std::string start_from(const config::Node& training, trainer::TrainableModel& model) {
+Beginning start_from(const config::Node& training, trainer::TrainableModel& model) {
   const std::vector<std::string> entries = texts_of(training["init_param"]);
   const std::vector<std::string> frozen_parts = texts_of(training["freeze_param"]);
-  if (entries.empty() && frozen_parts.empty()) return "";
+  if (entries.empty() && frozen_parts.empty()) return {};
   const trainer::NamedTensors parameters = model.named_parameters();
   Tensors target(parameters.begin(), parameters.end());
   for (const auto& [name, tensor] : model.named_buffers()) target[name] = tensor;
@@ -211,7 +233,14 @@ std::string start_from(const config::Node& training, trainer::TrainableModel& mo
     load_entry(parse_entry(entry), training["ignore_init_mismatch"].value_or(false), target,
                loaded);
   const std::set<std::string> frozen = freeze(frozen_parts, parameters);
-  return "weights to begin with:" + loaded.notes + "\n" + table(parameters, loaded.names, frozen);
+  Beginning out;
+  out.table =
+      "weights to begin with:" + loaded.notes + "\n" + table(parameters, loaded.names, frozen);
+  // A checkpoint from elsewhere brings all weights.
+  const std::string from = training["fit"]["ckpt_path"].value_or<std::string>("last");
+  if (from == "last" || from == "best" || from == "never")
+    out.warning = frozen_at_random(frozen_parts, parameters, loaded.names);
+  return out;
 }
 
 }  // namespace tutti::systems

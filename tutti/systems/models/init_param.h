@@ -20,9 +20,14 @@
 
 namespace tutti::systems {
 
-// Before the model meets its strategy. Returns what was loaded, left and frozen as a table for
-// people; "" when the config asks for nothing. Throws ConfigError, or DataError naming every tensor
-// that does not fit.
-std::string start_from(const config::Node& training, trainer::TrainableModel& model);
+struct Beginning {
+  std::string
+      table;  // what was loaded, left and frozen, for people; empty: the config asks for nothing
+  std::string warning;  // what is frozen at random values; empty: nothing
+};
+
+// Before the model meets its strategy. Throws ConfigError, or DataError naming every tensor that does
+// not fit.
+Beginning start_from(const config::Node& training, trainer::TrainableModel& model);
 
 }  // namespace tutti::systems

@@ -147,9 +147,9 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   // Equal weights on all ranks; the loop makes dropout differ.
   torch::manual_seed(outline.loop.seed);
   const auto model = make_training_model(context.training);
-  if (const std::string begun = start_from(context.training, *model);
-      !begun.empty() && rank.rank == 0)
-    log::info("{}", begun);
+  const Beginning begun = start_from(context.training, *model);
+  if (rank.rank == 0 && !begun.table.empty()) log::info("{}", begun.table);
+  if (rank.rank == 0 && !begun.warning.empty()) log::warning("{}", begun.warning);
   Sources sources =
       open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
   on_rank_zero(*world.control, [&] {
