@@ -205,6 +205,54 @@ TEST_F(Adapted, AStepOfFineTuningLeadsWhereEspnetGoes) {
   }
 }
 
+TEST_F(Adapted, TextThatTheModelCannotSpellIsShownBeforeTraining) {
+  const std::string good = read_file(here() / "all.jsonl");
+  const auto with_text = [&](const std::string& text) {
+    std::string lines = good;
+    lines.replace(lines.find("\"TEn\""), 5, "\"" + text + "\"");
+    write_file_atomic(here() / "all.jsonl", lines);
+    return train("init_param: pack\n");
+  };
+  const auto fine = with_text("TE n");
+  EXPECT_TRUE(fine.ok()) << fine.describe();
+  EXPECT_THAT(fine.err, testing::Not(HasSubstr("cannot spell")));
+  const auto some = with_text("TETETETETETEqx");
+  EXPECT_TRUE(some.ok()) << some.describe();
+  EXPECT_THAT(some.err, HasSubstr("1 of 1 utterances have what the model cannot spell, e.g. 'q', "
+                                  "'x'; 14 % of all letters become <unk>; "));
+  for (const auto& [text, fix] :
+       {std::pair<std::string, std::string>{"qxw", "dataset.preprocessor"},
+        {"tet", "dataset.preprocessor.text_cleaner=upper"}}) {
+    const auto most = with_text(text);
+    EXPECT_EQ(most.exit_code, 3) << most.describe();
+    EXPECT_THAT(most.err, testing::AllOf(
+                              HasSubstr("100 % of all letters become <unk>, expected at most half"),
+                              HasSubstr(fix)));
+    EXPECT_FALSE(fs::exists(here() / "exp/checkpoints"));
+  }
+  // The way out that it names is one.
+  const auto mended = train("init_param: pack\n", "asr.ASRTask", "token_type: char",
+                            {"+dataset.preprocessor.text_cleaner=upper"});
+  EXPECT_TRUE(mended.ok()) << mended.describe();
+}
+
+TEST_F(Adapted, MarksMayStandWithoutBlanks) {
+  prepare("owsm");
+  const std::string good = read_file(here() / "all.jsonl");
+  std::string tight = good;
+  for (std::size_t at = 0; (at = tight.find(" <", at)) != std::string::npos;) tight.erase(at, 1);
+  ASSERT_THAT(tight, HasSubstr("\"<eng><asr><0.00> one two<1.00>\""));
+  std::vector<double> losses;
+  for (const std::string& lines : {good, tight}) {
+    write_file_atomic(here() / "all.jsonl", lines);
+    const auto trained = train("init_param: pack\n", "s2t.S2TTask", "token_type: word");
+    ASSERT_TRUE(trained.ok()) << trained.describe();
+    EXPECT_THAT(trained.err, testing::Not(HasSubstr("cannot spell")));
+    losses.push_back(metric("valid/loss"));
+  }
+  EXPECT_DOUBLE_EQ(losses[0], losses[1]);
+}
+
 TEST_F(Adapted, SpeechToTextDataIsCheckedByName) {
   prepare("owsm");
   const std::string good = read_file(here() / "all.jsonl");

@@ -100,7 +100,7 @@ data::Prepare make_prepare(const Node& training, bool is_training, std::uint64_t
     const Node weight = training["model"]["model_conf"]["ctc_weight"];
     prompts = std::make_shared<const S2tPreprocessor>(
         settings, owsm_symbols(training), codec->tokens(), std::exchange(parts.tokenize, {}),
-        weight.value_or(0.5) > 0, seed, mode);
+        all.token_type == "word", weight.value_or(0.5) > 0, seed, mode);
   }
   const auto preprocessor =
       std::make_shared<const data::Preprocessor>(settings, std::move(parts), seed, mode);

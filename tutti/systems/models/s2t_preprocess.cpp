@@ -11,12 +11,33 @@
 
 namespace tutti::systems {
 
+std::string with_marks_apart(const std::string& text, const speech::TokenList& tokens,
+                             bool cuts_at_blanks) {
+  std::string out;
+  bool at_beginning = true;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text[at] == '<' ? text.find('>', at) : std::string::npos;
+    const std::string mark = end == std::string::npos ? "" : text.substr(at, end - at + 1);
+    if (!mark.empty() && tokens.find(mark) >= 0) {
+      if (at_beginning) out = std::string(trim(out));
+      out += cuts_at_blanks ? " " + mark + " " : mark;
+      at += mark.size();
+    } else {
+      if (text[at] != ' ') at_beginning = false;
+      out += text[at++];
+    }
+  }
+  return out;
+}
+
 S2tPreprocessor::S2tPreprocessor(const S2tSettings& settings, const speech::OwsmSymbols& symbols,
                                  const speech::TokenList& tokens, data::Tokenize tokenize,
-                                 bool needs_ctc, std::uint64_t seed, data::Mode mode)
+                                 bool cuts_at_blanks, bool needs_ctc, std::uint64_t seed,
+                                 data::Mode mode)
     : settings_(settings),
       tokens_(tokens),
       tokenize_(std::move(tokenize)),
+      cuts_at_blanks_(cuts_at_blanks),
       needs_ctc_(needs_ctc),
       seed_(seed),
       mode_(mode) {
@@ -51,7 +72,7 @@ std::int64_t S2tPreprocessor::fit_speech(data::Sample& sample, std::uint64_t epo
 
 S2tPreprocessor::Ids S2tPreprocessor::text_of(const data::Sample& sample, std::int64_t shift,
                                               bool with_times) const {
-  Ids ids = tokenize_(sample.text);
+  Ids ids = tokenize_(with_marks_apart(sample.text, tokens_, cuts_at_blanks_));
   // Sentencepiece puts a word mark before the first mark of ours.
   if (!ids.empty() && tokens_.token(static_cast<int>(ids[0])) == "\u2581") ids.erase(ids.begin());
   const auto is_mark = [&](std::size_t i) {

@@ -23,13 +23,18 @@
 
 namespace tutti::systems {
 
+// `<eng><asr><0.00> a<1.20>` and `<eng> <asr> <0.00> a <1.20>` as a tokenizer wants it: one that cuts words at blanks has
+// them around every mark of the list; others have none between the marks at the beginning.
+std::string with_marks_apart(const std::string& text, const speech::TokenList& tokens,
+                             bool cuts_at_blanks);
+
 class S2tPreprocessor {
  public:
   // `tokenize` gives the tokens of a text, marks included. Throws DataError when the token list lacks
   // a mark.
   S2tPreprocessor(const S2tSettings& settings, const speech::OwsmSymbols& symbols,
-                  const speech::TokenList& tokens, data::Tokenize tokenize, bool needs_ctc,
-                  std::uint64_t seed, data::Mode mode);
+                  const speech::TokenList& tokens, data::Tokenize tokenize, bool cuts_at_blanks,
+                  bool needs_ctc, std::uint64_t seed, data::Mode mode);
   // Fills tokens, extra["text_prev"] and extra["text_ctc"]; what is not known has no tokens. Throws
   // DataError, naming the utterance, for a text without language, task and times.
   void operator()(data::Sample& sample, std::uint64_t epoch) const;
@@ -45,6 +50,7 @@ class S2tPreprocessor {
   const S2tSettings settings_;
   const speech::TokenList tokens_;
   const data::Tokenize tokenize_;
+  const bool cuts_at_blanks_;
   const bool needs_ctc_;
   const std::uint64_t seed_;
   const data::Mode mode_;

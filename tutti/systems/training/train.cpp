@@ -20,6 +20,7 @@
 #include "tutti/systems/stages.h"
 #include "tutti/systems/training/experiment.h"
 #include "tutti/systems/training/planned_source.h"
+#include "tutti/systems/training/spelling.h"
 #include "tutti/systems/training/training_model.h"
 #include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/from_config.h"
@@ -38,6 +39,7 @@ constexpr launch::Timeout kStopGrace{600};
 struct Sources {
   std::unique_ptr<trainer::DataSource> train;
   std::unique_ptr<trainer::DataSource> valid;
+  std::shared_ptr<const data::Dataset> train_data;
 };
 
 // As validate_dataset says it, for who left that stage out. A model of the user's may want no text.
@@ -63,6 +65,7 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
         "--nnodes MIN:MAX may go on with fewer",
         "remove total_shards and dist_world_size, or start it with --nnodes MAX");
   const bool has_features = context.training["model"]["input_size"].value_or(0) > 0;
+  Sources out;
   const auto open = [&](const char* split, data::ModeSettings mode) {
     mode.plan.seed = seed;
     mode.plan.world = rank.world_size;
@@ -71,6 +74,7 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
         open_corpus(context.training, split, context.folder("data_dir"), sample_rate);
     const bool training = std::string_view(split) == "train";
     if (rank.rank == 0) warn_of_empty_texts(split, *dataset, is_users_model(context.training));
+    if (training) out.train_data = dataset;
     return make_planned_source(
         {.dataset = dataset,
          .plan = std::make_shared<data::BatchPlan>(mode.plan, dataset),
@@ -79,7 +83,9 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
          .rank = rank.rank,
          .sample_rate = has_features ? data::kFeatureFrameRate : sample_rate});
   };
-  return {open("train", settings.train), open("valid", settings.valid)};
+  out.train = open("train", settings.train);
+  out.valid = open("valid", settings.valid);
+  return out;
 }
 
 // All cores, shared with the other ranks of this machine. Loader threads mostly wait for files.
@@ -98,6 +104,12 @@ void tell_quiet_choices(const config::Node& training) {
   if (config::is_recipe_default(limit))
     log::info("default clipping: gradients at {} (trainer.gradient_clip_val: 0 for none)",
               limit.raw());
+}
+
+// Whether the tokens are those of somebody else's model.
+bool begins_elsewhere(const config::Node& training) {
+  const config::Node begin = training["init_param"];
+  return !is_users_model(training) && !begin.is_null() && (begin.is_scalar() || begin.size() > 0);
 }
 
 // What rank 0 does alone; the others wait for it, or hear why it failed.
@@ -153,6 +165,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   Sources sources =
       open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
   on_rank_zero(*world.control, [&] {
+    if (begins_elsewhere(context.training)) check_spelling(context.training, *sources.train_data);
     if (experiment) experiment->clear_way();
   });
   trainer::TrainingPlan plan =

@@ -215,9 +215,9 @@ class Transcriber {
       }
       const std::lock_guard lock(printed_.busy);
       print(held_[i], found[i]);
-      std::fflush(stdout);
       ++printed_.num_files;
     }
+    std::fflush(stdout);
     if (progress_) progress_->add(held_.size());
     held_.clear();
     held_s_ = 0;
