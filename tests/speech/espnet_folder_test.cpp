@@ -67,7 +67,8 @@ TEST(EspnetFolder, EveryFamilySaysWhatEspnetSays) {
             << family << c["options"] << i;
         const double score = c["score"][i];
         if (family != "transducer") {
-          EXPECT_NEAR(found[i].nbest[0].score.value(), score, 1e-4 * std::abs(score)) << family << i;
+          EXPECT_NEAR(found[i].nbest[0].score.value(), score, 1e-4 * std::abs(score))
+              << family << i;
         }
       }
     }
