@@ -236,6 +236,25 @@ TEST_F(Adapted, TextThatTheModelCannotSpellIsShownBeforeTraining) {
   EXPECT_TRUE(mended.ok()) << mended.describe();
 }
 
+TEST_F(Adapted, AnEarlierRunStaysWhereItIsWhenTheDataIsBad) {
+  ASSERT_TRUE(train("init_param: pack\n").ok());
+  const std::string good = read_file(here() / "all.jsonl");
+  const std::string kept = read_file(here() / "exp/metrics.jsonl");
+  std::string bad = good;
+  bad.replace(bad.find("\"audio\":\"sound0"), 15, "\"audio\":\"absent");
+  write_file_atomic(here() / "all.jsonl", bad);
+  const auto failed = run({"train", "--config", "training.yaml", "--force"});
+  EXPECT_EQ(failed.exit_code, 3) << failed.describe();
+  EXPECT_THAT(failed.err, HasSubstr("absent.wav"));
+  EXPECT_TRUE(fs::exists(here() / "exp/checkpoints/last"));
+  EXPECT_EQ(read_file(here() / "exp/metrics.jsonl"), kept);
+  EXPECT_FALSE(fs::exists(here() / "exp/checkpoints.before"));
+  write_file_atomic(here() / "all.jsonl", good);
+  const auto over = run({"train", "--config", "training.yaml", "--force"});
+  EXPECT_TRUE(over.ok()) << over.describe();
+  EXPECT_TRUE(fs::exists(here() / "exp/checkpoints.before/last"));
+}
+
 TEST_F(Adapted, MarksMayStandWithoutBlanks) {
   prepare("owsm");
   const std::string good = read_file(here() / "all.jsonl");

@@ -403,8 +403,10 @@ Experiment::Experiment(const StageContext& context, const trainer::LoopSettings&
   heart_ = std::thread([this] { beat(); });
 }
 
+bool Experiment::starts_over() const { return !restarted_ && wants_fresh_start(context_); }
+
 void Experiment::clear_way() const {
-  if (restarted_ || !wants_fresh_start(context_)) return;
+  if (!starts_over()) return;
   home_.set_aside();
   set_path_aside(folder_ / "metrics.jsonl");
   trainer::LogFolders::forget(folder_);  // the loggers' files stay as they are

@@ -60,7 +60,9 @@ class Experiment {
   Experiment(const Experiment&) = delete;
   Experiment& operator=(const Experiment&) = delete;
 
-  // For a fresh start (--force, ckpt_path: never), moves what an earlier run left to *.before; but
+  // A fresh start was asked for (--force, ckpt_path: never), and this run has made nothing yet.
+  bool starts_over() const;
+  // For a fresh start, moves what an earlier run left to *.before; but
   // never what this run made before it was restarted. Call when nothing can go wrong any more.
   void clear_way() const;
   // When the first step is about to be made: exp_dir/config.yaml, which decoding builds the model from, with its tokens

@@ -106,6 +106,11 @@ void tell_quiet_choices(const config::Node& training) {
               limit.raw());
 }
 
+// The first batches: data that cannot be read, or texts that are none of the task, must not cost an earlier run.
+void try_data(const Sources& sources) {
+  for (const auto& source : {sources.train.get(), sources.valid.get()}) source->open({})->next();
+}
+
 // Whether the tokens are those of somebody else's model.
 bool begins_elsewhere(const config::Node& training) {
   const config::Node begin = training["init_param"];
@@ -166,6 +171,7 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
       open_sources(context, rank, outline.loop, sample_rate_of(context.training), *model);
   on_rank_zero(*world.control, [&] {
     if (begins_elsewhere(context.training)) check_spelling(context.training, *sources.train_data);
+    if (experiment && experiment->starts_over()) try_data(sources);
     if (experiment) experiment->clear_way();
   });
   trainer::TrainingPlan plan =
