@@ -339,6 +339,50 @@ TEST_F(Published, AMarkThatOwsmDoesNotKnowIsAnsweredWithThoseItKnows) {
   }
 }
 
+// The same words from `config check` and from both ways to run.
+TEST_F(Published, OptionsWithoutEffectAreTold) {
+  const auto sounds = write_sounds("asr", 1);
+  struct Case {
+    std::string family, target, key, value, words;
+    bool refused = false;
+  };
+  const std::string greedy = "the best token of each frame gives one text";
+  for (const Case& c : std::vector<Case>{
+           {"conformer", "asr_inference.Speech2Text", "predict_time", "true",
+            "got true, but the model is a plain recogniser without prompts", true},
+           {"conformer", "asr_inference.Speech2Text", "text_prev", "hello",
+            "got hello, but the model is a plain recogniser without prompts", true},
+           {"ctc", "asr_inference.Speech2Text", "lm_weight", "0.3",
+            "got 0.3, which has no effect: there is no language model"},
+           {"transducer", "asr_inference.Speech2Text", "ctc_weight", "0.3",
+            "got 0.3, which has no effect: the search of a transducer does not ask for it"},
+           {"owsm_ctc", "s2t_inference_ctc.Speech2TextGreedySearch", "nbest", "3",
+            "got 3, which has no effect: " + greedy}}) {
+    const bool is_s2t = c.family.starts_with("owsm");
+    const std::string prefix = is_s2t ? "s2t" : "asr";
+    const std::string files = folder_of(c.family).string() + "/exp/" + prefix + "_train_raw/";
+    write_file_atomic(here() / "inference.yaml",
+                      "model:\n  _target_: espnet2.bin." + c.target + "\n  " + prefix +
+                          "_train_config: " + files + "config.yaml\n  " + prefix + "_model_file: " +
+                          files + "valid.acc.ave_10best.pth\n  " + c.key + ": " + c.value +
+                          "\ndataset:\n  test: [{name: t, data_src_args: {wav_scp: "
+                          "wav.scp}}]\nrecipe_dir: .\ndata_dir: .\nexp_dir: exp\n"
+                          "inference_dir: out\n");
+    write_file_atomic(here() / "wav.scp", "a " + sounds[0] + "\n");
+    const auto checked = run({"config", "check", "inference.yaml"});
+    const auto decoded = run({"infer", "--model", folder_of(c.family).string(), "--device", "cpu",
+                              c.key + "=" + c.value, sounds[0]});
+    for (const auto& result : {checked, decoded}) {
+      EXPECT_EQ(result.exit_code, c.refused ? 2 : 0) << result.describe();
+      EXPECT_THAT(result.out + result.err, HasSubstr(c.key + ": " + c.words)) << result.command;
+    }
+  }
+  const auto beam = run({"infer", "--model", folder_of("ctc").string(), "--device", "cpu",
+                         "ctc_greedy=true", "beam_size=7", sounds[0]});
+  EXPECT_TRUE(beam.ok()) << beam.describe();
+  EXPECT_THAT(beam.err, HasSubstr("beam_size: got 7, which has no effect: " + greedy));
+}
+
 TEST_F(Published, AModelThatIsNotThereIsAnsweredWithNamesThatAre) {
   const auto sounds = write_sounds("asr", 1);
   fs::create_directories(here() / "exp/training/model_pack");

@@ -19,6 +19,7 @@
 #include "tutti/speech/models/model_config.h"
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/models/model_source.h"
+#include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/preprocess.h"
 #include "tutti/trainer/checkpoint/pth.h"
@@ -114,6 +115,15 @@ Recognizer build(const config::Node& training, const speech::ModelFolder& source
   const speech::AsrSettings asr = speech::read_asr_settings(training, problems);
   problems.throw_if_any();
   complete_options(training, asked, options);
+  speech::check_effects(asked,
+                        {.is_owsm = is_s2t(training) || is_s2t_ctc(training),
+                         .is_owsm_ctc = is_s2t_ctc(training),
+                         .is_transducer = asr.decoder_kind == speech::AsrDecoderKind::kTransducer,
+                         .is_greedy = options.ctc_greedy,
+                         .has_lm = !source.lm_weights.empty()},
+                        problems);
+  for (const auto& warning : problems.sorted_warnings()) log::warning("{}", warning.describe());
+  problems.throw_if_any();
   // Made where it will work, and without first weights: drawing a billion of them takes ten seconds.
   const auto warmed = std::async(std::launch::async, [&] { warm_up(asr, options); });
   speech::AsrModel network(speech::Build{speech::parse_device(options.device), false}, asr);

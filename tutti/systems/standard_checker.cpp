@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "tutti/config/load.h"
 #include "tutti/config/merge.h"
 #include "tutti/config/plugin.h"
 #include "tutti/config/recipe_defaults.h"
@@ -14,6 +15,7 @@
 #include "tutti/config/schemas/files.h"
 #include "tutti/config/schemas/schedules.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/data/batching/sampler.h"
 #include "tutti/data/batching/settings.h"
@@ -355,6 +357,32 @@ void check_nameless(const Node& model, Problems& problems) {
       problems.add(problem);
 }
 
+// What a recogniser is by its `_target_` and, where its config.yaml is there already, by its decoder.
+speech::SearchFacts facts_of(const std::string& kind, const Node& model) {
+  speech::SearchFacts facts;
+  const std::string target = model["_target_"].raw();
+  facts.is_owsm = kind != "asr";
+  facts.is_owsm_ctc = kind.starts_with("s2t_ctc");
+  facts.is_greedy =
+      kind == "s2t_ctc" || (model["ctc_greedy"].is_scalar() && model["ctc_greedy"].raw() == "true");
+  // A published folder may bring one.
+  facts.has_lm = !model["lm_file"].is_null() || !model["model_tag"].is_null();
+  facts.is_transducer = target.find("asr_transducer") != std::string::npos;
+  std::error_code absent;
+  const Node file = model["asr_train_config"];
+  if (file.is_scalar() && std::filesystem::is_regular_file(file.raw(), absent)) {
+    try {
+      const Node trained = config::parse_yaml(read_file(file.raw()), file.raw());
+      const Node decoder =
+          trained["model"].is_map() ? trained["model"]["decoder"] : trained["decoder"];
+      facts.is_transducer =
+          facts.is_transducer || (decoder.is_scalar() && decoder.raw() == "transducer");
+    } catch (const Error&) {  // the run says what is wrong with it
+    }
+  }
+  return facts;
+}
+
 void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   check_entries(root, problems);
   if (const Node device = root["device"]; device.is_scalar())
@@ -372,6 +400,7 @@ void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   if (model[weights].is_null() && model["model_tag"].is_null())
     problems.add(model, fmt::format("key '{}' is missing", weights),
                  "name the weights of a trained model");
+  speech::check_effects(model, facts_of(found->name, model), problems);
 }
 
 void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {

@@ -1,5 +1,9 @@
 #include "tutti/speech/decoding/speech2text_settings.h"
 
+#include <fmt/format.h>
+
+#include <cstdlib>
+
 #include "tutti/speech/decoding/device_name.h"
 
 namespace tutti::speech {
@@ -46,7 +50,50 @@ void add_espnet_only(config::Schema<Speech2TextOptions>& s) {
     s.field(key, &S::espnet_only, "accepted; without effect");
 }
 
+// Whether a key was set to more than `nothing`; false is nothing, too.
+bool is_set_above(const config::Node& value, double nothing) {
+  if (value.is_null() || !value.is_scalar() || value.raw() == "false") return false;
+  char* end = nullptr;
+  const double number = std::strtod(value.raw().c_str(), &end);
+  return *end != '\0' || number > nothing || number < 0;
+}
+
 }  // namespace
+
+void check_effects(const config::Node& asked, const SearchFacts& model,
+                   config::Problems& problems) {
+  if (!asked.is_map()) return;
+  if (!model.is_owsm) {
+    const std::string why = "but the model is a plain recogniser without prompts";
+    for (const char* key : {"lang_sym", "predict_time", "text_prev", "condition_on_prev_text",
+                            "first_lang_sym", "last_lang_sym", "task_sym"}) {
+      const config::Node value = asked[key];
+      if (!is_set_above(value, 0) || value.raw() == "<asr>") continue;
+      problems.add(value, fmt::format("got {}, {}", value.raw(), why),
+                   fmt::format("leave {} out", key));
+    }
+  }
+  const auto warn = [&](const char* key, double nothing, const char* why, const char* fix) {
+    if (is_set_above(asked[key], nothing))
+      problems.warn(asked[key],
+                    fmt::format("got {}, which has no effect: {}", asked[key].raw(), why), fix);
+  };
+  if (!model.has_lm)
+    warn("lm_weight", 0, "there is no language model", "name one as lm_file, or leave it out");
+  if (!model.is_owsm_ctc)
+    warn("context_len_in_secs", 0, "only OWSM-CTC's windows share a context", "leave it out");
+  if (model.is_transducer)
+    for (const char* key : {"ctc_weight", "penalty", "maxlenratio", "minlenratio"})
+      warn(key, 0, "the search of a transducer does not ask for it", "leave it out");
+  if (!model.is_greedy) return;
+  const char* fix = model.is_owsm_ctc ? "`_target_: espnet2.bin.s2t_inference_ctc.Speech2Text`, or "
+                                        "beam_size with --model, searches"
+                                      : "leave ctc_greedy out to search";
+  for (const char* key : {"beam_size", "nbest"})
+    warn(key, 1, "the best token of each frame gives one text", fix);
+  for (const char* key : {"ctc_weight", "penalty", "maxlenratio", "minlenratio"})
+    warn(key, 0, "the best token of each frame gives one text", fix);
+}
 
 config::Schema<Speech2TextOptions> speech2text_schema() {
   using S = Speech2TextOptions;

@@ -66,6 +66,18 @@ struct Speech2TextOptions {
   config::Node espnet_only;  // keys of ESPnet's that are taken at one value only
 };
 
+// What decides which keys of a search mean something.
+struct SearchFacts {
+  bool is_owsm = false;  // with prompts, OWSM-CTC too
+  bool is_owsm_ctc = false;
+  bool is_transducer = false;
+  bool is_greedy = false;  // the best token of CTC in each frame
+  bool has_lm = false;
+};
+// Keys of `asked` that such a model has no use for: prompts of a model without them are problems, what a search passes
+// over is warned of. For the check of a file and for the run.
+void check_effects(const config::Node& asked, const SearchFacts& model, config::Problems& problems);
+
 // All keys of a recogniser.
 config::Schema<Speech2TextOptions> speech2text_schema();
 

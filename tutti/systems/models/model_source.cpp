@@ -179,13 +179,7 @@ void complete_options(const config::Node& training, const config::Node& asked,
     options.owsm = owsm_symbols(training);
     return;
   }
-  if (!is_s2t(training)) {
-    if (!options.lang_sym.empty())
-      throw ConfigError("lang_sym: got " + options.lang_sym +
-                            ", but the model is a plain recogniser without prompts",
-                        "leave lang_sym out");
-    return;
-  }
+  if (!is_s2t(training)) return;
   if (!is_set("beam_size")) options.beam_size = 5;
   if (!is_set("ctc_weight")) options.ctc_weight = 0.0;
   if (options.lang_sym.empty()) options.lang_sym = "<eng>";
