@@ -16,6 +16,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/program.h"
+#include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/parallel/wire/process_identity.h"
@@ -49,7 +50,11 @@ int run_cancel(int argc, char** argv) {
   std::string folder;
   bool quiet = false;
   bool now = false;
-  CLI::App app{"Stop the run in an output folder; it can be resumed", "tutti cancel"};
+  CLI::App app{
+      "Stop the run in an output folder; it can be resumed\n"
+      "exit: 0 it has stopped, 6 and so it has, but the scheduler did not take its jobs out of the "
+      "queue: they are named, and the same command tries again",
+      "tutti cancel"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--now", now, "do not let running items finish");
   app.add_flag("--quiet", quiet, "print nothing");
@@ -59,10 +64,14 @@ int run_cancel(int argc, char** argv) {
   Json state = folder_state(folder);
   // Also one that is over: jobs that never came to work may still lie in the scheduler's hands.
   if (state.contains("async")) {
-    parallel::cancel_async(std::filesystem::absolute(folder), now);
+    parallel::ShortPatience scheduler;
+    const auto left = parallel::cancel_async(std::filesystem::absolute(folder), now, scheduler);
     if (!quiet)
       std::printf("%s: %s\n", folder.c_str(), folder_state(folder).value("state", "?").c_str());
-    return 0;
+    if (left.empty()) return 0;
+    throw SchedulerError(
+        fmt::format("{}: jobs may still be in the queue: {}", folder, join(left, " ")),
+        "give the same command again; they do nothing but leave, should they start before");
   }
   if (!state.contains("driver")) {
     if (!quiet)

@@ -20,15 +20,17 @@ namespace tutti::apps {
 namespace {
 
 // What the files of an asynchronous run tell, where there is one.
-void add_async(const std::filesystem::path& folder, bool ask_scheduler, parallel::BeatWatch* watch,
-               Json& state) {
-  const auto async = parallel::async_state(folder, ask_scheduler, watch);
+void add_async(const std::filesystem::path& folder, CommandRunner* scheduler,
+               parallel::BeatWatch* watch, Json& state) {
+  const auto async = scheduler != nullptr ? parallel::async_state(folder, true, watch, *scheduler)
+                                          : parallel::async_state(folder, false, watch);
   if (!async) return;
   state["state"] = async->state;
   Json& out = state["async"];
   out["all_done"] = async->all_pieces_done;
   out["reason"] = async->reason;
   out["exit_code"] = async->exit_code;
+  if (!async->unanswered.empty()) out["unanswered"] = async->unanswered;
   out["workers"] = Json::array();
   const double now = Clock::system().unix_seconds();
   for (const parallel::WorkerNote& note : async->workers)
@@ -43,10 +45,11 @@ void add_async(const std::filesystem::path& folder, bool ask_scheduler, parallel
                               {"rss_bytes", note.rss_bytes}});
   out["jobs"] = Json::array();
   for (const parallel::JobStatus& job : async->jobs)
-    out["jobs"].push_back(
-        {{"id", job.job_id},
-         {"phase", job.phase == parallel::JobPhase::kPending ? "pending" : "running"},
-         {"reason", job.reason}});
+    out["jobs"].push_back({{"id", job.job_id},
+                           {"phase", !async->unanswered.empty()                  ? "unknown"
+                                     : job.phase == parallel::JobPhase::kPending ? "pending"
+                                                                                 : "running"},
+                           {"reason", job.reason}});
   if (is_over(state)) out["exit_code"] = exit_code_of(state);  // what `wait` ends with
 }
 
@@ -71,7 +74,7 @@ std::string advice_for_no_run(const std::filesystem::path& folder) {
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWatch* watch,
+Json state_of(const std::filesystem::path& folder, CommandRunner* scheduler, FolderWatch* watch,
               bool count) {
   const Json manifest = parallel::read_manifest(folder);
   if (!manifest.is_object())
@@ -96,7 +99,7 @@ Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWat
   state["updated"] = manifest.value("updated", "");
   if (manifest.contains("reason")) state["reason"] = manifest["reason"];
   if (!holder.alive) {
-    add_async(folder, ask_scheduler, watch != nullptr ? &watch->workers : nullptr, state);
+    add_async(folder, scheduler, watch != nullptr ? &watch->workers : nullptr, state);
     return state;
   }
   state["driver"] = {{"host", holder.host}, {"pid", holder.pid}, {"since", holder.since}};
@@ -107,12 +110,19 @@ Json state_of(const std::filesystem::path& folder, bool ask_scheduler, FolderWat
 
 }  // namespace
 
-Json folder_state(const std::filesystem::path& folder, bool ask_scheduler) {
-  return state_of(folder, ask_scheduler, nullptr, true);
+Json folder_state(const std::filesystem::path& folder, CommandRunner* scheduler) {
+  return state_of(folder, scheduler, nullptr, true);
 }
 
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch) {
-  return state_of(folder, true, &watch, false);
+  watch.scheduler.ask_again();
+  return state_of(folder, &watch.scheduler, &watch, false);
+}
+
+std::string about_silence(const Json& state) {
+  if (!state.contains("async") || !state["async"].contains("unanswered")) return "";
+  return fmt::format("the scheduler does not answer: {}; shown is what the folder knows",
+                     state["async"]["unanswered"].get<std::string>());
 }
 
 void refuse_if_hidden(const std::filesystem::path& folder, const std::string& verb) {

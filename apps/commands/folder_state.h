@@ -8,18 +8,21 @@
 
 #include "tutti/core/json.h"
 #include "tutti/parallel/async/job.h"
+#include "tutti/parallel/async/short_patience.h"
 #include "tutti/parallel/folder/folder_lock.h"
 
 namespace tutti::apps {
 
 // state ("queued", "running", "stopped", "done", "died"), items, ok, failed, failures (as
 // failed_items), and while it runs: driver and live, or async. Throws DataError when the folder is not one of ours.
-Json folder_state(const std::filesystem::path& folder, bool ask_scheduler = true);
+// `scheduler`: asked where only it can tell; null: it is not.
+Json folder_state(const std::filesystem::path& folder, CommandRunner* scheduler = nullptr);
 
 // For who looks again and again: what earlier looks have shown of processes on other hosts.
 struct FolderWatch {
   parallel::BeatWatch driver{parallel::FolderLock::kPatience};
   parallel::BeatWatch workers{40};
+  parallel::ShortPatience scheduler;
 };
 // The same without the numbers of items, which would mean to read all journals at each look.
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch);
@@ -30,6 +33,8 @@ parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& 
 // What count_items says of failed items, with their names: [{"index", "item", "reason"}].
 Json failed_items(const std::filesystem::path& folder,
                   const std::map<std::uint64_t, std::string>& reasons);
+// What is said when the scheduler has not answered; empty: it has, or was not asked.
+std::string about_silence(const Json& state);
 // The first five of them, with the first line of each one's story, and where the rest is.
 void print_failures(std::FILE* out, const std::filesystem::path& folder, const Json& state);
 // "exp/decoded: stopped, 10 of 14 items ok, 1 failed"

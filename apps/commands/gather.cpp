@@ -27,9 +27,10 @@ int run_gather(int argc, char** argv) {
   app.footer(example("tutti gather exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   refuse_if_hidden(folder, "gather");
-  const Json state = folder_state(folder);
+  parallel::ShortPatience scheduler;
+  const Json state = folder_state(folder, &scheduler);
   if (state.contains("async") && is_over(state))
-    parallel::settle_async(std::filesystem::absolute(folder));
+    parallel::settle_async(std::filesystem::absolute(folder), scheduler);
   const Json manifest = parallel::read_manifest(folder);
   const auto first = manifest.value("first", std::uint64_t{0});
   const parallel::Indices indices =

@@ -129,20 +129,25 @@ int submit_and_leave(const MapArguments& arguments, const ParallelSettings& sett
   async.item_names.kind = items_file.empty() ? ItemNames::Kind::kNumber : ItemNames::Kind::kLine;
   async.item_names.file = items_file;
   const std::uint64_t left = wire::total_items(folder.remaining());
-  const auto jobs = submit_async(folder, settings, job, indices, options, async);
-  std::vector<std::string> ids;
-  for (const JobStatus& one : jobs) ids.push_back(one.job_id);
-  const std::string path = folder.path().string();
-  if (arguments.json)
-    std::printf(
-        "%s\n",
-        to_json_line(
-            Json{{"output_dir", path}, {"items", indices.size()}, {"left", left}, {"jobs", ids}})
-            .c_str());
-  if (!arguments.quiet)
-    std::fprintf(stderr, "submitted %zu job%s (%s) for %llu items; follow with: tutti status %s\n",
-                 ids.size(), ids.size() == 1 ? "" : "s", join(ids, " ").c_str(),
-                 static_cast<unsigned long long>(left), path.c_str());
+  // At once: the scheduler is asked about them next, and may be slow to answer.
+  async.on_submitted = [&](const std::vector<JobStatus>& jobs) {
+    std::vector<std::string> ids;
+    for (const JobStatus& one : jobs) ids.push_back(one.job_id);
+    const std::string path = folder.path().string();
+    if (arguments.json)
+      std::printf(
+          "%s\n",
+          to_json_line(
+              Json{{"output_dir", path}, {"items", indices.size()}, {"left", left}, {"jobs", ids}})
+              .c_str());
+    std::fflush(stdout);
+    if (!arguments.quiet)
+      std::fprintf(stderr,
+                   "submitted %zu job%s (%s) for %llu items; follow with: tutti status %s\n",
+                   ids.size(), ids.size() == 1 ? "" : "s", join(ids, " ").c_str(),
+                   static_cast<unsigned long long>(left), path.c_str());
+  };
+  submit_async(folder, settings, job, indices, options, async);
   return 0;
 }
 

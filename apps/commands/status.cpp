@@ -65,7 +65,8 @@ int run_status(int argc, char** argv) {
   app.add_flag("--quiet", quiet, "print nothing: is there a run?");
   app.footer(example("tutti status exp/decoded"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
-  const Json state = folder_state(folder);
+  parallel::ShortPatience scheduler;
+  const Json state = folder_state(folder, &scheduler);
   if (json) {  // reasons quote what items printed: bytes of any kind
     const std::string text = state.dump(2, ' ', false, Json::error_handler_t::replace);
     return std::printf("%s\n", text.c_str()), 0;
@@ -81,6 +82,8 @@ int run_status(int argc, char** argv) {
     const Json& async = state["async"];
     if (const std::string reason = async.value("reason", ""); !reason.empty())
       std::printf("reason: %s\n", reason.c_str());
+    if (const std::string silence = about_silence(state); !silence.empty())
+      std::printf("%s\n", silence.c_str());
     for (const Json& job : async["jobs"])
       std::printf("  job %s  %s  %s\n", job.value("id", "").c_str(), job.value("phase", "").c_str(),
                   job.value("reason", "").c_str());

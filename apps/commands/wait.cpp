@@ -27,19 +27,24 @@ int run_wait(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   FolderWatch watch;
   Json state = folder_activity(folder, watch);
+  bool told = quiet;
   // A scheduler is asked only while no worker shows signs of life, and not too often. A long run is
   // looked at less often: the disk is the workers'.
   for (auto pause = std::chrono::milliseconds(50); !is_over(state);) {
+    if (const std::string silence = about_silence(state); !silence.empty() && !told) {
+      std::fprintf(stderr, "%s; still waiting\n", silence.c_str());
+      told = true;
+    }
     std::this_thread::sleep_for(pause);
     const bool queued = state.value("state", "") == "queued";
     pause =
         std::min(pause * (queued ? 20 : 11) / 10, std::chrono::milliseconds(queued ? 5000 : 1000));
     state = folder_activity(folder, watch);
   }
-  state = folder_state(folder);
+  state = folder_state(folder, &watch.scheduler);
   if (state.contains("async")) {
-    parallel::settle_async(std::filesystem::absolute(folder));
-    state = folder_state(folder);
+    parallel::settle_async(std::filesystem::absolute(folder), watch.scheduler);
+    state = folder_state(folder, &watch.scheduler);
   }
   if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());
   if (!quiet) print_failures(stderr, folder, state);

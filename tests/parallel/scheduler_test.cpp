@@ -1,136 +1,17 @@
-// `tutti map` on a scheduler that hangs, lies, forgets and has broken nodes: a stand-in for Slurm
-// made of shell scripts, real workers, real processes.
+// `tutti map` on a scheduler that hangs, lies, forgets and has broken nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <filesystem>
-#include <set>
-
-#include "tests/parallel/items.h"
-#include "tests/parallel/processes.h"
-#include "tutti/core/file.h"
-#include "tutti/core/subprocess.h"
+#include "tests/parallel/fake_slurm.h"
 #include "tutti/core/text.h"
-#include "tutti/parallel/folder/run_folder.h"
 
 namespace tutti::parallel {
 namespace {
 
-namespace fs = std::filesystem;
-using namespace trial;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.script. Files in $D change how the
-// commands behave: `pending` (jobs do not start), `hold` (task 1 does not), `hang`, `lie`, `garbage` (of
-// squeue), `reason` (why jobs wait).
-constexpr char kSbatch[] = R"sh(#!/bin/bash
-for script; do :; done
-id=$(($(cat $D/next 2>/dev/null || echo 100) + 1)); echo $id >$D/next
-start() {
-  echo "$script" >$D/$1.script
-  case $1 in *_1) [ -e $D/hold ] && { touch $D/$1.pending; return; };; esac
-  if [ -e $D/pending ]; then touch $D/$1.pending; return; fi
-  setsid bash "$script" </dev/null >$D/$1.log 2>&1 &
-  echo $! >$D/$1.pid
-}
-last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)$/\1/p' "$script")
-export SLURM_JOB_ID=$id
-if [ -z "$last" ]; then
-  start $id
-else
-  export SLURM_ARRAY_JOB_ID=$id
-  for task in $(seq 0 $last); do export SLURM_ARRAY_TASK_ID=$task; start ${id}_$task; done
-fi
-echo $id
-)sh";
-constexpr char kSqueue[] = R"sh(#!/bin/bash
-if [ -e $D/hang ]; then touch $D/hangs; exec sleep 1000; fi
-if [ -e $D/garbage ]; then touch $D/seen; echo 'Segmentation fault <77> | 12_[3'; exit 0; fi
-for script in $D/*.script; do
-  [ -e "$script" ] || continue
-  job=${script%.script}; id=${job##*/}; state=FAILED
-  [ -e $job.cancelled ] && state=CANCELLED
-  [ -e $job.pending ] && state=PENDING
-  [ -e $job.pid ] && [ ! -e $job.cancelled ] && kill -0 $(cat $job.pid) 2>/dev/null && state=RUNNING
-  [ -e $D/lie ] && { touch $D/seen; state=FAILED; }
-  case "$*" in
-    *%o*) case $state in PENDING|RUNNING) echo "$id|$(cat $script)";; esac;;
-    *) echo "$id|$state|node1|$([ $state = PENDING ] && cat $D/reason 2>/dev/null || echo None)";;
-  esac
-done
-)sh";
-constexpr char kScancel[] = R"sh(#!/bin/bash
-for id; do
-  touch $D/$id.cancelled; rm -f $D/$id.pending
-  [ -e $D/$id.pid ] && kill -TERM -- -$(cat $D/$id.pid) 2>/dev/null
-done
-exit 0
-)sh";
-
-class Scheduler : public ::testing::Test {
- protected:
-  Scheduler() {
-    make_folders(folder_.path() / "bin");
-    script("sbatch", kSbatch);
-    script("squeue", kSqueue);
-    script("scancel", kScancel);
-    for (const char* name : {"sacct", "scontrol"}) script(name, "#!/bin/sh\nexit 1\n");
-    fs::create_directories(state_);
-  }
-  ~Scheduler() override {
-    for (const auto& entry : fs::directory_iterator(state_))
-      if (entry.path().extension() == ".pid") ::kill(-std::stoi(read_file(entry.path())), SIGKILL);
-  }
-  void script(const std::string& name, const std::string& text) const {
-    write_file_atomic(folder_.path() / "bin" / name, text, 0755);
-  }
-  void behave(const std::string& how) const { write_file_atomic(state_ / how, ""); }
-  void behave_again(const std::string& how) const { fs::remove(state_ / how); }
-  bool happens(const std::string& name) const {
-    return wait_until([&] { return fs::exists(state_ / name); });
-  }
-  int num_submissions() const {
-    return fs::exists(state_ / "next") ? std::stoi(read_file(state_ / "next")) - 100 : 0;
-  }
-
-  Command command(int items, int n_workers, const std::string& shell,
-                  const std::string& options = "", const std::string& block = "") const {
-    const auto config = folder_.path() / "conf.yaml";
-    write_file_atomic(config, "parallel:\n  env: slurm\n  n_workers: " + std::to_string(n_workers) +
-                                  "\n" + block +
-                                  "  options: {cores: 1, processes: 1, memory: 200MB, "
-                                  "death_timeout: 5, walltime: '01:00:00'" +
-                                  options + "}\n");
-    Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items",
-                             std::to_string(items), "--output_dir", out_.string(), "--quiet", "--",
-                             "sh", "-c", shell}};
-    command.env["PATH"] = (folder_.path() / "bin").string() + ":" + std::getenv("PATH");
-    command.env["D"] = state_.string();
-    return command;
-  }
-  Process start(Command command) const {
-    command.stdout_path = folder_.path() / "log";
-    return Process::start(command);
-  }
-  CommandResult run(Command command) const {
-    command.timeout = std::chrono::seconds(100);
-    return run_command(command);
-  }
-  std::uint64_t num_ok() const { return count_items(out_).ok; }
-  std::string story() const {
-    std::string text = read_file(folder_.path() / "log");
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(out_ / "logs", none))
-      text += "\n-- " + entry.path().filename().string() + "\n" + read_file(entry.path());
-    return text;
-  }
-
-  TempFolder folder_{"scheduler"};
-  fs::path state_ = folder_.path() / "state";
-  fs::path out_ = folder_.path() / "out";
-};
+using trial::wait_until;
 
 TEST_F(Scheduler, ACommandThatHangsCostsNothingButNewWorkers) {
   Process driver = start(command(100, 2, "sleep 0.05; echo {}"));
@@ -231,9 +112,7 @@ TEST_F(Scheduler, AJobThatIsHeldDoesNotStayInTheQueueWhenAnAsynchronousRunIsDone
   const auto submitted = run(command(20, 2, "echo {}", "", "  async: true\n"));
   ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
   ASSERT_TRUE(fs::exists(state_ / "101_1.pending"));
-  Command wait{.argv = {TUTTI_BIN_DIR "/tutti", "wait", out_.string()}};
-  wait.env = command(1, 1, "").env;
-  const auto waited = run(wait);
+  const auto waited = run(about_run({"wait"}));
   EXPECT_EQ(waited.exit_code, 0) << waited.err;
   EXPECT_EQ(num_ok(), 20U);
   EXPECT_TRUE(happens("101_1.cancelled"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "tutti/core/clock.h"
@@ -14,6 +15,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
 #include "tutti/core/text.h"
+#include "tutti/parallel/async/short_patience.h"
 #include "tutti/parallel/registry.h"
 #include "tutti/parallel/run/run_plan.h"
 
@@ -102,6 +104,46 @@ bool starts_here(const fs::path& output_folder, const AsyncJob& job) {
   return false;
 }
 
+std::vector<std::string> ids_of(const std::vector<JobStatus>& jobs) {
+  std::vector<std::string> ids;
+  for (const JobStatus& job : jobs) ids.push_back(job.job_id);
+  return ids;
+}
+
+// Some refusals come after the submission: one look, as nobody else will.
+void refuse_if_none_can_run(Backend& backend, const std::vector<JobStatus>& jobs,
+                            const fs::path& output_folder) {
+  std::vector<JobStatus> refused;
+  try {
+    for (JobStatus& status : backend.poll())
+      if (status.phase == JobPhase::kFailed) refused.push_back(std::move(status));
+  } catch (const Cancelled& stopped) {
+    throw Cancelled(stopped.exit_code() == ExitCode::kInterrupted ? Cancelled::By::kUser
+                                                                  : Cancelled::By::kSignal,
+                    fmt::format("the scheduler had not answered yet whether the jobs can run; they "
+                                "are submitted: {}",
+                                join(ids_of(jobs), " ")),
+                    fmt::format("tutti status {0} follows them, tutti cancel {0} takes them out of "
+                                "the queue",
+                                output_folder.string()));
+  }
+  if (!jobs.empty() && refused.size() == jobs.size())
+    throw SchedulerError(
+        fmt::format("job {} cannot run: {}", refused[0].job_id, refused[0].reason));
+  if (const std::string why = backend.unanswered(); !why.empty())
+    log::warning("the jobs are submitted; the scheduler does not answer whether they can run: {}",
+                 why);
+}
+
+void withdraw(RunFolder& folder, Backend* backend, ShortPatience& scheduler,
+              const std::function<Json(std::uint64_t)>& item_of) {
+  scheduler.ignore_signals();
+  scheduler.patient(false);
+  if (backend != nullptr) backend->cancel();  // what was accepted before the refusal
+  remove_async(folder.path());
+  folder.stop(item_of);
+}
+
 }  // namespace
 
 std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& settings,
@@ -128,30 +170,33 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   make_private_folder(shared);
   for (const char* name : {"claims", "workers", "jobs", "ids"}) make_private_folder(shared / name);
   run.write(shared);
+  std::optional<SignalWatch> signals;
+  if (options.handle_signals) signals.emplace();
+  ShortPatience scheduler(signals ? &*signals : nullptr);
+  std::unique_ptr<Backend> backend;
+  std::vector<JobStatus> jobs;
   try {
-    const auto backend =
-        make_backend(settings, worker_launch(folder.path(), run), CommandRunner::system());
-    auto jobs = backend->submit(plan.n_workers);
-    // Some refusals come after the submission: one look, as nobody else will.
-    std::vector<JobStatus> refused;
-    for (JobStatus& status : backend->poll())
-      if (status.phase == JobPhase::kFailed) refused.push_back(std::move(status));
-    if (!jobs.empty() && refused.size() == jobs.size()) {
-      backend->cancel();
-      throw SchedulerError(
-          fmt::format("job {} cannot run: {}", refused[0].job_id, refused[0].reason));
-    }
+    backend = make_backend(settings, worker_launch(folder.path(), run), scheduler);
+    scheduler.patient(true);
+    jobs = backend->submit(plan.n_workers);
+    scheduler.patient(false);
     int ids = 0;
     for (const JobStatus& one : jobs)
       for (const int id : one.worker_ids) ids = std::max(ids, id + 1);
     make_folders(shared / "ids" / std::to_string(ids));
     note_jobs(folder.path(), jobs);
-    return jobs;
+    if (async_options.on_submitted) async_options.on_submitted(jobs);
+    refuse_if_none_can_run(*backend, jobs, folder.path());
+  } catch (const Cancelled&) {
+    // The jobs are noted: the run goes on without us. Before that there is none.
+    if (jobs.empty())
+      withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices));
+    throw;
   } catch (...) {  // a refused submission must leave the folder as it was
-    remove_async(folder.path());
-    folder.stop(make_item_of(async_options.item_names, indices));
+    withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices));
     throw;
   }
+  return jobs;
 }
 
 void submit_successor(const fs::path& output_folder, const AsyncJob& job) {
@@ -173,7 +218,7 @@ std::vector<std::pair<std::string, std::uint64_t>> signs_of_life(const fs::path&
 }
 
 AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job, bool ask_scheduler,
-                             BeatWatch& watch) {
+                             BeatWatch& watch, CommandRunner& runner) {
   const fs::path folder = async_folder(output_folder);
   AsyncState state;
   const auto stop = stop_requested(folder);
@@ -203,8 +248,7 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
   } else {
     std::string failure;  // in the scheduler's words
     if (ask_scheduler && !is_local(job.settings)) {
-      const auto backend =
-          make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
+      const auto backend = make_backend(job.settings, worker_launch(output_folder, job), runner);
       backend->adopt(noted_jobs(output_folder));
       for (JobStatus& status : backend->poll()) {
         if (status.phase == JobPhase::kPending || status.phase == JobPhase::kRunning)
@@ -212,6 +256,7 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
         else if (status.phase == JobPhase::kFailed)
           failure = fmt::format("job {}: {}", status.job_id, status.reason);
       }
+      state.unanswered = backend->unanswered();
     }
     const bool starts =
         !any_note && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
@@ -230,7 +275,7 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
 }  // namespace
 
 std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_scheduler,
-                                      BeatWatch* watch) {
+                                      BeatWatch* watch, CommandRunner& runner) {
   const fs::path folder = async_folder(output_folder);
   std::error_code ignored;  // absent: an ordinary answer
   if (!fs::exists(folder / "job.json", ignored)) return std::nullopt;
@@ -241,7 +286,7 @@ std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_sc
   for (int look = 0;; ++look) {
     const auto before = signs_of_life(output_folder);
     AsyncState state = state_at_one_look(output_folder, job, ask_scheduler,
-                                         watch != nullptr ? *watch : first_look);
+                                         watch != nullptr ? *watch : first_look, runner);
     if (state.state != "died" || look == 9 || signs_of_life(output_folder) == before) return state;
   }
 }
@@ -277,7 +322,7 @@ FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& 
   return counts;
 }
 
-void settle_async(const fs::path& output_folder) {
+void settle_async(const fs::path& output_folder, CommandRunner& runner) {
   const auto state = async_state(output_folder, false);
   if (!state || !state->workers.empty() || state->coming_back || state->state == "done") return;
   const AsyncJob job = AsyncJob::read(async_folder(output_folder));
@@ -288,18 +333,28 @@ void settle_async(const fs::path& output_folder) {
     mark_async_stopped(output_folder, job);
   else
     return;  // queued, or dead without a word: it can go on
-  take_out_of_queue(output_folder, job);
+  take_out_of_queue(output_folder, job, false, runner);
 }
 
-void take_out_of_queue(const fs::path& output_folder, const AsyncJob& job, bool running_too) {
-  if (is_local(job.settings)) return;
-  const auto backend =
-      make_backend(job.settings, worker_launch(output_folder, job), CommandRunner::system());
+std::vector<std::string> take_out_of_queue(const fs::path& output_folder, const AsyncJob& job,
+                                           bool running_too, CommandRunner& runner) {
+  if (is_local(job.settings)) return {};
+  const auto backend = make_backend(job.settings, worker_launch(output_folder, job), runner);
   backend->adopt(noted_jobs(output_folder));
+  const std::vector<JobStatus> jobs = backend->poll();
+  std::set<int> begun;  // the workers' own word, where the scheduler gives none
+  if (const std::string why = backend->unanswered(); !why.empty()) {
+    log::warning("the scheduler does not answer which jobs wait: {}", why);
+    for (const WorkerNote& note : read_worker_notes(async_folder(output_folder)))
+      begun.insert(note.id);
+  }
   std::vector<std::string> unwanted;
-  for (const JobStatus& status : backend->poll())
-    if (running_too || status.phase == JobPhase::kPending) unwanted.push_back(status.job_id);
-  if (!unwanted.empty()) backend->cancel(unwanted);
+  for (const JobStatus& status : jobs)
+    if (running_too || (status.phase == JobPhase::kPending &&
+                        std::none_of(status.worker_ids.begin(), status.worker_ids.end(),
+                                     [&](int id) { return begun.contains(id); })))
+      unwanted.push_back(status.job_id);
+  return unwanted.empty() || backend->cancel(unwanted) ? std::vector<std::string>{} : unwanted;
 }
 
 void mark_async_stopped(const fs::path& output_folder, const AsyncJob& job) {
@@ -311,11 +366,12 @@ void mark_async_stopped(const fs::path& output_folder, const AsyncJob& job) {
   update_manifest(output_folder, "stopped", counts);
 }
 
-void cancel_async(const fs::path& output_folder, bool now) {
+std::vector<std::string> cancel_async(const fs::path& output_folder, bool now,
+                                      CommandRunner& runner) {
   const fs::path folder = async_folder(output_folder);
   const AsyncJob job = AsyncJob::read(folder);
   request_stop(folder, {.now = now, .exit_code = 0, .reason = "tutti cancel"});
-  take_out_of_queue(output_folder, job, now);
+  const auto left = take_out_of_queue(output_folder, job, now, runner);
   BeatWatch watch(kWatch);
   for (;;) {
     const auto state = async_state(output_folder, false, &watch);
@@ -324,18 +380,20 @@ void cancel_async(const fs::path& output_folder, bool now) {
   }
   remove_leftovers(output_folder);
   mark_async_stopped(output_folder, job);
+  return left;
 }
 
 void refuse_if_async_alive(const fs::path& output_folder) {
   BeatWatch watch(kWatch);
-  auto state = async_state(output_folder, true, &watch);
+  ShortPatience scheduler;
+  auto state = async_state(output_folder, true, &watch, scheduler);
   // The workers of a run that is over are on their way out; those of other hosts must be watched.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (
       state && !state->workers.empty() &&
       (!state->sure || (state->state == "done" && std::chrono::steady_clock::now() < deadline))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    state = async_state(output_folder, state->sure, &watch);
+    state = async_state(output_folder, state->sure, &watch, scheduler);
   }
   if (!state) return;
   const std::string fix = "wait for it (tutti wait), stop it (tutti cancel), or use another folder";
@@ -350,7 +408,10 @@ void refuse_if_async_alive(const fs::path& output_folder) {
     throw IoError(
         fmt::format("{} waits for jobs of an asynchronous run{}{}", output_folder.string(),
                     state->reason.empty() ? "" : ": ", state->reason),
-        fix);
+        state->unanswered.empty()
+            ? fix
+            : fmt::format("{}; the scheduler does not answer whether they are still there ({})",
+                          fix, state->unanswered));
 }
 
 void absorb_async(const fs::path& output_folder, std::uint64_t hash, JournalWriter& journal) {

@@ -84,6 +84,8 @@ class Backend {
   // The state of every job of ours that has not been reported as over before. Cheap enough to call
   // every second; backends cache where their scheduler must be spared.
   virtual std::vector<JobStatus> poll() = 0;
+  // Why the last poll could only repeat what was known before; empty: it had its answers.
+  virtual std::string unanswered() const { return ""; }
   // Ends the given jobs, or all of them when empty. Never throws: it runs on every way out. False:
   // some may be left (the log names them).
   virtual bool cancel(const std::vector<std::string>& job_ids = {}) noexcept = 0;

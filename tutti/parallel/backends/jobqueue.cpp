@@ -346,9 +346,12 @@ std::vector<JobStatus> JobQueueBackend::poll() {
     try {
       if (!ids.empty()) ask_for_states(ids);
       failed_queries_ = 0;
+      unanswered_.clear();
     } catch (const SchedulerError& error) {
-      // A scheduler that cannot be asked says nothing about our jobs: keep what we knew.
-      if (++failed_queries_ == 1 || failed_queries_ % 20 == 0)
+      // A scheduler that cannot be asked says nothing about our jobs: keep what we knew. Of an
+      // asynchronous run whoever looks tells so.
+      unanswered_ = error.what();
+      if (!launch_.outlives_driver && (++failed_queries_ == 1 || failed_queries_ % 20 == 0))
         log::warning("cannot ask for the state of our jobs: {}", error.what());
     }
     last_query_ = clock_.steady();

@@ -126,6 +126,7 @@ class JobQueueBackend final : public Backend {
 
   std::vector<JobStatus> submit(int n) override;
   std::vector<JobStatus> poll() override;
+  std::string unanswered() const override { return unanswered_; }
   bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
   void avoid(const std::vector<std::string>& nodes) override { avoid_ = nodes; }
   void cancel_left_over(const std::string& life, const std::vector<std::string>& job_ids) override;
@@ -179,6 +180,7 @@ class JobQueueBackend final : public Backend {
   std::optional<Clock::TimePoint> last_query_;
   Seconds query_pause_{1.0};
   int failed_queries_ = 0;
+  std::string unanswered_;
 };
 
 }  // namespace tutti::parallel

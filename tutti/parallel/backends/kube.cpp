@@ -270,10 +270,12 @@ class KubeBackend final : public Backend {
     return out;
   }
 
+  std::string unanswered() const override { return unanswered_; }
   std::vector<JobStatus> poll() override {
     const auto now = Clock::system().steady();
     const bool ask = now - last_query_ >= 2s;
     if (ask) last_query_ = now;
+    if (ask) unanswered_.clear();
     std::vector<JobStatus> out;
     for (Group& group : groups_) {
       const bool over = std::all_of(group.pods.begin(), group.pods.end(),
@@ -287,7 +289,10 @@ class KubeBackend final : public Backend {
           if (!result.ok()) throw SchedulerError(result.describe());
           states = parse_kube_pods(result.out);
         } catch (const Error& error) {  // keep what we knew
-          log::warning("cannot ask for the state of our pods: {}", error.what());
+          unanswered_ = error.what();
+          // Of an asynchronous run whoever looks tells so.
+          if (!launch_.outlives_driver)
+            log::warning("cannot ask for the state of our pods: {}", error.what());
         }
       }
       for (std::size_t i = 0; i < group.pods.size(); ++i) {
@@ -320,13 +325,17 @@ class KubeBackend final : public Backend {
       for (std::size_t i = 0; i < group.pods.size(); ++i) {
         if (std::find(job_ids.begin(), job_ids.end(), group.pods[i].job_id) == job_ids.end())
           continue;
-        if (version().has_indexed_jobs())
-          runner_.run(kubectl(
-              {"delete", "pods", "--wait=false", "-l",
-               fmt::format("{},batch.kubernetes.io/job-completion-index={}", label(group), i)}));
-        else
-          runner_.run(kubectl({"delete", "job", fmt::format("{}-{}", group.name, i),
-                               "--ignore-not-found", "--wait=false"}));
+        const CommandResult result =
+            runner_.run(version().has_indexed_jobs()
+                            ? kubectl({"delete", "pods", "--wait=false", "-l",
+                                       fmt::format("{},batch.kubernetes.io/job-completion-index={}",
+                                                   label(group), i)})
+                            : kubectl({"delete", "job", fmt::format("{}-{}", group.name, i),
+                                       "--ignore-not-found", "--wait=false"}));
+        if (result.ok()) continue;
+        log::warning("{} may still be in the cluster ({})", group.pods[i].job_id,
+                     result.describe());
+        all_gone = false;
       }
     }
     if (job_ids.empty() && unsure_) {
@@ -433,6 +442,7 @@ class KubeBackend final : public Backend {
   std::vector<std::string> avoid_;
   std::optional<KubeVersion> version_;
   Clock::TimePoint last_query_{};
+  std::string unanswered_;
   int next_worker_id_ = launch_.first_worker_id;
   int next_job_ = 0;
 };

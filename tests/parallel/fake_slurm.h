@@ -1,0 +1,145 @@
+// A stand-in for Slurm made of shell scripts, with real workers and real processes: it hangs, lies and
+// forgets when it is told to.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/parallel/items.h"
+#include "tutti/core/file.h"
+#include "tutti/core/subprocess.h"
+#include "tutti/parallel/folder/run_folder.h"
+
+namespace tutti::parallel {
+
+namespace fs = std::filesystem;
+
+// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.script. Files in $D change how the
+// commands behave: `pending` (jobs do not start), `hold` (task 1 does not), `hang`, `lie`, `garbage` (of
+// squeue), `hang_scancel`, `refuse` (what sbatch then says), `reason` (why jobs wait).
+inline constexpr char kSbatch[] = R"sh(#!/bin/bash
+for script; do :; done
+if [ -e $D/refuse ]; then cat $D/refuse >&2; exit 1; fi
+id=$(($(cat $D/next 2>/dev/null || echo 100) + 1)); echo $id >$D/next
+start() {
+  echo "$script" >$D/$1.script
+  case $1 in *_1) [ -e $D/hold ] && { touch $D/$1.pending; return; };; esac
+  if [ -e $D/pending ]; then touch $D/$1.pending; return; fi
+  setsid bash "$script" </dev/null >$D/$1.log 2>&1 &
+  echo $! >$D/$1.pid
+}
+last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)$/\1/p' "$script")
+export SLURM_JOB_ID=$id
+if [ -z "$last" ]; then
+  start $id
+else
+  export SLURM_ARRAY_JOB_ID=$id
+  for task in $(seq 0 $last); do export SLURM_ARRAY_TASK_ID=$task; start ${id}_$task; done
+fi
+echo $id
+)sh";
+inline constexpr char kSqueue[] = R"sh(#!/bin/bash
+if [ -e $D/hang ]; then touch $D/hangs; exec sleep 1000; fi
+if [ -e $D/garbage ]; then touch $D/seen; echo 'Segmentation fault <77> | 12_[3'; exit 0; fi
+for script in $D/*.script; do
+  [ -e "$script" ] || continue
+  job=${script%.script}; id=${job##*/}; state=FAILED
+  [ -e $job.cancelled ] && state=CANCELLED
+  [ -e $job.pending ] && state=PENDING
+  [ -e $job.pid ] && [ ! -e $job.cancelled ] && kill -0 $(cat $job.pid) 2>/dev/null && state=RUNNING
+  [ -e $D/lie ] && { touch $D/seen; state=FAILED; }
+  case "$*" in
+    *%o*) case $state in PENDING|RUNNING) echo "$id|$(cat $script)";; esac;;
+    *) echo "$id|$state|node1|$([ $state = PENDING ] && cat $D/reason 2>/dev/null || echo None)";;
+  esac
+done
+)sh";
+inline constexpr char kScancel[] = R"sh(#!/bin/bash
+if [ -e $D/hang_scancel ]; then touch $D/scancel_hangs; exec sleep 1000; fi
+for id; do
+  touch $D/$id.cancelled; rm -f $D/$id.pending
+  [ -e $D/$id.pid ] && kill -TERM -- -$(cat $D/$id.pid) 2>/dev/null
+done
+exit 0
+)sh";
+
+class Scheduler : public ::testing::Test {
+ protected:
+  Scheduler() {
+    make_folders(folder_.path() / "bin");
+    script("sbatch", kSbatch);
+    script("squeue", kSqueue);
+    script("scancel", kScancel);
+    for (const char* name : {"sacct", "scontrol"}) script(name, "#!/bin/sh\nexit 1\n");
+    fs::create_directories(state_);
+  }
+  ~Scheduler() override {
+    for (const auto& entry : fs::directory_iterator(state_))
+      if (entry.path().extension() == ".pid") ::kill(-std::stoi(read_file(entry.path())), SIGKILL);
+  }
+  void script(const std::string& name, const std::string& text) const {
+    write_file_atomic(folder_.path() / "bin" / name, text, 0755);
+  }
+  void behave(const std::string& how) const { write_file_atomic(state_ / how, ""); }
+  void behave_again(const std::string& how) const { fs::remove(state_ / how); }
+  bool happens(const std::string& name) const {
+    return trial::wait_until([&] { return fs::exists(state_ / name); });
+  }
+  int num_submissions() const {
+    return fs::exists(state_ / "next") ? std::stoi(read_file(state_ / "next")) - 100 : 0;
+  }
+
+  std::map<std::string, std::string> env() const {
+    return {{"PATH", (folder_.path() / "bin").string() + ":" + std::getenv("PATH")},
+            {"D", state_.string()}};
+  }
+  Command command(int items, int n_workers, const std::string& shell,
+                  const std::string& options = "", const std::string& block = "") const {
+    const auto config = folder_.path() / "conf.yaml";
+    write_file_atomic(config, "parallel:\n  env: slurm\n  n_workers: " + std::to_string(n_workers) +
+                                  "\n" + block +
+                                  "  options: {cores: 1, processes: 1, memory: 200MB, "
+                                  "death_timeout: 5, walltime: '01:00:00'" +
+                                  options + "}\n");
+    Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items",
+                             std::to_string(items), "--output_dir", out_.string(), "--quiet", "--",
+                             "sh", "-c", shell}};
+    command.env = env();
+    return command;
+  }
+  // `tutti VERB... out`, where the stand-in is the scheduler.
+  Command about_run(std::vector<std::string> words) const {
+    Command command{.argv = {TUTTI_BIN_DIR "/tutti"}, .env = env()};
+    command.argv.insert(command.argv.end(), words.begin(), words.end());
+    command.argv.push_back(out_.string());
+    return command;
+  }
+  Process start(Command command) const {
+    command.stdout_path = folder_.path() / "log";
+    return Process::start(command);
+  }
+  CommandResult run(Command command) const {
+    command.timeout = std::chrono::seconds(100);
+    return run_command(command);
+  }
+  std::uint64_t num_ok() const { return count_items(out_).ok; }
+  std::string story() const {
+    std::string text = read_file(folder_.path() / "log");
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(out_ / "logs", none))
+      text += "\n-- " + entry.path().filename().string() + "\n" + read_file(entry.path());
+    return text;
+  }
+
+  TempFolder folder_{"scheduler"};
+  fs::path state_ = folder_.path() / "state";
+  fs::path out_ = folder_.path() / "out";
+};
+
+}  // namespace tutti::parallel

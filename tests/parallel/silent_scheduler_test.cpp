@@ -1,0 +1,132 @@
+// Asynchronous runs on a scheduler whose commands do not answer: whoever waits at a terminal is told
+// what the folder knows, and nothing is lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "tests/parallel/fake_slurm.h"
+
+namespace tutti::parallel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SilentScheduler : public Scheduler {
+ protected:
+  Command submission(const std::string& flag = "--async") const {
+    Command own = command(4, 2, "echo {}");
+    std::replace(own.argv.begin(), own.argv.end(), std::string("--quiet"), flag);
+    return own;
+  }
+  // A run whose two jobs wait in the queue.
+  void submit() const {
+    behave("pending");
+    const auto submitted = run(submission());
+    ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+    ASSERT_TRUE(fs::exists(state_ / "101_1.pending"));
+  }
+  // Impatiently: for a scheduler that hangs.
+  CommandResult about(const std::vector<std::string>& words) const {
+    Command command = about_run(words);
+    command.env["TUTTI_SCHEDULER_PATIENCE"] = "1";
+    return run(command);
+  }
+  bool cancelled() const {
+    return fs::exists(state_ / "101_0.cancelled") && fs::exists(state_ / "101_1.cancelled");
+  }
+};
+
+TEST_F(SilentScheduler, TheJobsOfASubmissionAreToldAndKeptBeforeItIsAskedAboutThem) {
+  behave("pending");
+  behave("hang");
+  Command command = submission();
+  command.env["TUTTI_SCHEDULER_PATIENCE"] = "1000";
+  for (const auto& [signal, code] : {std::pair(SIGTERM, 85), std::pair(SIGINT, 130)}) {
+    fs::remove_all(out_);
+    fs::remove(state_ / "next");
+    fs::remove(state_ / "hangs");
+    fs::remove(folder_.path() / "log");
+    Process map = start(command);
+    ASSERT_TRUE(happens("hangs"));
+    EXPECT_THAT(story(), HasSubstr("submitted 2 jobs (101_0 101_1) for 4 items"));
+    EXPECT_TRUE(fs::exists(out_ / ".tutti" / "async" / "jobs" / "0"));
+    ::kill(map.pid(), signal);
+    EXPECT_EQ(map.wait().exit_code, code) << story();
+    EXPECT_THAT(story(),
+                AllOf(HasSubstr("they are submitted: 101_0 101_1"), HasSubstr("tutti cancel")));
+  }
+  behave_again("hang");
+  const auto status = run(about_run({"status"}));
+  EXPECT_THAT(status.out, AllOf(HasSubstr("queued"), HasSubstr("job 101_0  pending")));
+}
+
+TEST_F(SilentScheduler, ASubmissionDoesNotWaitForTheAnswerOfAQuery) {
+  behave("pending");
+  behave("hang");
+  Command command = submission();
+  command.env["TUTTI_SCHEDULER_PATIENCE"] = "1";
+  const auto submitted = run(command);
+  EXPECT_EQ(submitted.exit_code, 0) << submitted.err;
+  EXPECT_THAT(submitted.err, HasSubstr("the scheduler does not answer whether they can run"));
+}
+
+TEST_F(SilentScheduler, StatusAndWaitSayWhatTheFolderKnows) {
+  submit();
+  behave("hang");
+  const auto status = about({"status"});
+  EXPECT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_THAT(status.out, AllOf(HasSubstr("queued, 0 of 4 items ok"),
+                                HasSubstr("the scheduler does not answer: `squeue"),
+                                HasSubstr("shown is what the folder knows"),
+                                HasSubstr("job 101_0  unknown"), HasSubstr("job 101_1  unknown")));
+  const Json json = parse_json(about({"status", "--json"}).out, "status");
+  EXPECT_THAT(json["async"]["unanswered"].get<std::string>(), HasSubstr("squeue"));
+
+  Command command = about_run({"wait"});
+  command.env["TUTTI_SCHEDULER_PATIENCE"] = "0.2";
+  fs::remove(folder_.path() / "log");
+  Process wait = start(command);
+  ASSERT_TRUE(
+      trial::wait_until([&] { return story().find("still waiting") != std::string::npos; }));
+  // Nobody answers, so nobody is dead; then the queue is there again, and the jobs have gone.
+  EXPECT_FALSE(wait.poll());
+  for (const char* job : {"101_0", "101_1"}) {
+    behave(job + std::string(".cancelled"));
+    behave_again(job + std::string(".pending"));
+  }
+  behave_again("hang");
+  EXPECT_EQ(wait.wait().exit_code, 85) << story();
+}
+
+TEST_F(SilentScheduler, CancelDoesWithoutAQuery) {
+  submit();
+  behave("hang");
+  const auto cancel = about({"cancel"});
+  EXPECT_EQ(cancel.exit_code, 0) << cancel.err;
+  EXPECT_THAT(cancel.out, HasSubstr("stopped"));
+  EXPECT_TRUE(cancelled()) << cancel.err;
+}
+
+TEST_F(SilentScheduler, JobsThatCouldNotBeCancelledAreNamedAndTriedAgain) {
+  submit();
+  behave("hang");
+  behave("hang_scancel");
+  const auto cancel = about({"cancel"});
+  EXPECT_EQ(cancel.exit_code, 6) << cancel.out << cancel.err;
+  EXPECT_THAT(cancel.err, AllOf(HasSubstr("jobs may still be in the queue: 101_0 101_1"),
+                                HasSubstr("give the same command again")));
+  EXPECT_THAT(cancel.out, HasSubstr("stopped"));
+  EXPECT_FALSE(cancelled());
+  EXPECT_THAT(about({"status"}).out, HasSubstr("job 101_0  unknown"));
+  behave_again("hang_scancel");
+  behave_again("hang");
+  const auto again = run(about_run({"cancel"}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(cancelled()) << again.err;
+}
+
+}  // namespace
+}  // namespace tutti::parallel
