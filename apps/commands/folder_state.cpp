@@ -13,11 +13,30 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/run_folder.h"
+#include "tutti/parallel/wire/log_tail.h"
 #include "tutti/parallel/worker/item_file.h"
 
 namespace tutti::apps {
 
 namespace {
+
+constexpr std::size_t kJobsWithWords = 3;  // of those that ended
+
+void add_ended(const std::vector<parallel::JobStatus>& ended, Json& jobs) {
+  std::size_t with_words = 0;
+  for (const parallel::JobStatus& job : ended) {
+    const bool failed = job.phase == parallel::JobPhase::kFailed;
+    Json& out = jobs.emplace_back(Json{{"id", job.job_id},
+                                       {"phase", failed ? "failed" : "ended"},
+                                       {"reason", job.reason},
+                                       {"log", job.log.string()}});
+    if (with_words == kJobsWithWords) continue;
+    if (std::string words = parallel::log_tail(job.log); !words.empty()) {
+      out["log_tail"] = std::move(words);
+      ++with_words;
+    }
+  }
+}
 
 // What the files of an asynchronous run tell, where there is one.
 void add_async(const std::filesystem::path& folder, CommandRunner* scheduler,
@@ -50,6 +69,7 @@ void add_async(const std::filesystem::path& folder, CommandRunner* scheduler,
                                      : job.phase == parallel::JobPhase::kPending ? "pending"
                                                                                  : "running"},
                            {"reason", job.reason}});
+  if (async->state == "queued" || async->state == "died") add_ended(async->ended, out["jobs"]);
   if (is_over(state)) out["exit_code"] = exit_code_of(state);  // what `wait` ends with
 }
 
@@ -180,6 +200,21 @@ void print_failures(std::FILE* out, const std::filesystem::path& folder, const J
   if (more > 0) std::fprintf(out, "and %llu more", static_cast<unsigned long long>(more));
   if (more > 0) std::fputs(written ? "; " : "\n", out);
   if (written) std::fprintf(out, "reasons are in %s\n", file.c_str());
+}
+
+void print_jobs(std::FILE* out, const Json& state) {
+  constexpr std::size_t kMostEnded = 5;
+  std::size_t ended = 0;
+  for (const Json& job : state.at("async").at("jobs")) {
+    if (job.contains("log") && ++ended > kMostEnded) continue;
+    std::fprintf(out, "  job %s  %s  %s\n", job.value("id", "").c_str(),
+                 job.value("phase", "").c_str(), job.value("reason", "").c_str());
+    if (!job.contains("log_tail")) continue;
+    std::fprintf(out, "    end of %s:\n", job.value("log", "").c_str());
+    for (const std::string& line : split(job["log_tail"].get<std::string>(), '\n'))
+      std::fprintf(out, "    | %s\n", line.c_str());
+  }
+  if (ended > kMostEnded) std::fprintf(out, "  and %zu more that ended\n", ended - kMostEnded);
 }
 
 std::string describe_counts(const std::filesystem::path& folder, const Json& state) {

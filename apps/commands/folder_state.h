@@ -35,7 +35,10 @@ Json failed_items(const std::filesystem::path& folder,
                   const std::map<std::uint64_t, std::string>& reasons);
 // What is said when the scheduler has not answered; empty: it has, or was not asked.
 std::string about_silence(const Json& state);
-// The first five of them, with the first line of each one's story, and where the rest is.
+// Jobs of an asynchronous run that the scheduler has, or that ended while nobody works: why, and the
+// last words of the first few.
+void print_jobs(std::FILE* out, const Json& state);
+// The first five failed items, with the first line of each one's story, and where the rest is.
 void print_failures(std::FILE* out, const std::filesystem::path& folder, const Json& state);
 // "exp/decoded: stopped, 10 of 14 items ok, 1 failed"
 std::string describe_counts(const std::filesystem::path& folder, const Json& state);

@@ -84,9 +84,7 @@ int run_status(int argc, char** argv) {
       std::printf("reason: %s\n", reason.c_str());
     if (const std::string silence = about_silence(state); !silence.empty())
       std::printf("%s\n", silence.c_str());
-    for (const Json& job : async["jobs"])
-      std::printf("  job %s  %s  %s\n", job.value("id", "").c_str(), job.value("phase", "").c_str(),
-                  job.value("reason", "").c_str());
+    print_jobs(stdout, state);
     print_workers(async["workers"], true);
   } else {
     if (const std::string reason = state.value("reason", ""); !reason.empty())

@@ -48,6 +48,7 @@ int run_wait(int argc, char** argv) {
   }
   if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());
   if (!quiet) print_failures(stderr, folder, state);
+  if (!quiet && state.contains("async")) print_jobs(stderr, state);
   return exit_code_of(state);
 }
 

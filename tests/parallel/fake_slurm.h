@@ -31,7 +31,8 @@ start() {
   echo "$script" >$D/$1.script
   case $1 in *_1) [ -e $D/hold ] && { touch $D/$1.pending; return; };; esac
   if [ -e $D/pending ]; then touch $D/$1.pending; return; fi
-  setsid bash "$script" </dev/null >$D/$1.log 2>&1 &
+  err=$(sed -n "s/^#SBATCH -e //p" "$script" | sed "s/%A_%a\|%j/$1/")
+  setsid bash "$script" </dev/null >$D/$1.log 2>"$err" &
   echo $! >$D/$1.pid
 }
 last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)$/\1/p' "$script")

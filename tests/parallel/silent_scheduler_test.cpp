@@ -16,9 +16,9 @@ using ::testing::HasSubstr;
 
 class SilentScheduler : public Scheduler {
  protected:
-  Command submission(const std::string& flag = "--async") const {
-    Command own = command(4, 2, "echo {}");
-    std::replace(own.argv.begin(), own.argv.end(), std::string("--quiet"), flag);
+  Command submission(const std::string& options = "") const {
+    Command own = command(4, 2, "echo {}", options);
+    std::replace(own.argv.begin(), own.argv.end(), std::string("--quiet"), std::string("--async"));
     return own;
   }
   // A run whose two jobs wait in the queue.
@@ -126,6 +126,48 @@ TEST_F(SilentScheduler, JobsThatCouldNotBeCancelledAreNamedAndTriedAgain) {
   const auto again = run(about_run({"cancel"}));
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_TRUE(cancelled()) << again.err;
+}
+
+// Schedulers forget how a job ended within minutes.
+TEST_F(SilentScheduler, WhyNoJobDidAnythingIsKept) {
+  const auto submitted =
+      run(submission(", job_script_prologue: ['until [ -e $D/go ]; do sleep 0.05; done', 'echo no "
+                     "disk today >&2; exit 7']"));
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+  behave("go");
+  const auto waited = run(about_run({"wait"}));
+  EXPECT_EQ(waited.exit_code, 85) << waited.out << waited.err;
+  EXPECT_THAT(waited.err, AllOf(HasSubstr("job 101_0  failed"), HasSubstr("no disk today")));
+  // The scheduler knows nothing of them any more.
+  for (const char* job : {"101_0", "101_1"}) behave_again(job + std::string(".script"));
+  const auto status = run(about_run({"status"}));
+  EXPECT_EQ(status.exit_code, 0);
+  EXPECT_THAT(status.out,
+              AllOf(HasSubstr("died, 0 of 4 items ok"), HasSubstr("reason: job 101_0: FAILED"),
+                    HasSubstr("job 101_1  failed  FAILED"), HasSubstr("| no disk today")));
+  const Json json = parse_json(run(about_run({"status", "--json"})).out, "status");
+  EXPECT_EQ(json["async"]["jobs"].size(), 2U);
+  EXPECT_THAT(json["async"]["jobs"][0]["log_tail"].get<std::string>(), HasSubstr("no disk today"));
+}
+
+TEST_F(SilentScheduler, WhyNoJobOfASubmissionCanRunIsKept) {
+  behave("pending");
+  write_file_atomic(state_ / "reason", "InvalidAccount");
+  EXPECT_EQ(run(submission()).exit_code, 6);
+  EXPECT_TRUE(cancelled());
+  const auto status = run(about_run({"status"}));
+  EXPECT_THAT(status.out, HasSubstr("reason: job 101_0 cannot run: InvalidAccount"));
+}
+
+TEST_F(SilentScheduler, WhyASubmissionWasRefusedIsKept) {
+  write_file_atomic(state_ / "refuse", "sbatch: error: invalid partition specified: debug\n");
+  const auto refused = run(submission());
+  EXPECT_EQ(refused.exit_code, 6) << refused.err;
+  const auto status = run(about_run({"status"}));
+  EXPECT_THAT(status.out, AllOf(HasSubstr("stopped, 0 of 4 items ok"), HasSubstr("reason: "),
+                                HasSubstr("invalid partition specified: debug")));
+  const Json json = parse_json(run(about_run({"status", "--json"})).out, "status");
+  EXPECT_THAT(json["reason"].get<std::string>(), HasSubstr("invalid partition"));
 }
 
 }  // namespace

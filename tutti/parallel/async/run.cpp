@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "tutti/parallel/async/short_patience.h"
 #include "tutti/parallel/registry.h"
 #include "tutti/parallel/run/run_plan.h"
+#include "tutti/parallel/wire/log_tail.h"
 
 namespace tutti::parallel {
 namespace fs = std::filesystem;
@@ -43,11 +45,12 @@ WorkerLaunch worker_launch(const fs::path& output_folder, const AsyncJob& job) {
 
 void note_jobs(const fs::path& output_folder, const std::vector<JobStatus>& jobs) {
   for (const JobStatus& job : jobs) {
-    const Json json = {
-        {"job_id", job.job_id}, {"worker_ids", job.worker_ids}, {"log", job.log.string()}};
+    Json json = {{"job_id", job.job_id}, {"worker_ids", job.worker_ids}, {"log", job.log.string()}};
+    if (job.phase == JobPhase::kFailed || job.phase == JobPhase::kEnded)
+      json["ended"] = {{"ok", job.phase == JobPhase::kEnded}, {"reason", job.reason}};
     write_file_quickly(
         async_folder(output_folder) / "jobs" / fmt::format("{}", job.worker_ids.front()),
-        json.dump() + "\n");
+        to_json_line(json) + "\n");
   }
 }
 
@@ -61,6 +64,10 @@ std::vector<JobStatus> noted_jobs(const fs::path& output_folder) {
     job.job_id = json.value("job_id", "");
     job.worker_ids = json.value("worker_ids", std::vector<int>{});
     job.log = json.value("log", "");
+    if (json.contains("ended")) {
+      job.phase = json["ended"].value("ok", false) ? JobPhase::kEnded : JobPhase::kFailed;
+      job.reason = json["ended"].value("reason", "");
+    }
     jobs.push_back(std::move(job));
   }
   std::sort(jobs.begin(), jobs.end(),
@@ -110,6 +117,14 @@ std::vector<std::string> ids_of(const std::vector<JobStatus>& jobs) {
   return ids;
 }
 
+// On one line, as the manifest keeps reasons.
+std::string last_words(const fs::path& log) {
+  const std::string tail = log_tail(log);
+  return tail.empty()
+             ? ""
+             : fmt::format("; {} ends with: {}", log.string(), tail.substr(tail.rfind('\n') + 1));
+}
+
 // Some refusals come after the submission: one look, as nobody else will.
 void refuse_if_none_can_run(Backend& backend, const std::vector<JobStatus>& jobs,
                             const fs::path& output_folder) {
@@ -128,20 +143,20 @@ void refuse_if_none_can_run(Backend& backend, const std::vector<JobStatus>& jobs
                                 output_folder.string()));
   }
   if (!jobs.empty() && refused.size() == jobs.size())
-    throw SchedulerError(
-        fmt::format("job {} cannot run: {}", refused[0].job_id, refused[0].reason));
+    throw SchedulerError(fmt::format("job {} cannot run: {}{}", refused[0].job_id,
+                                     refused[0].reason, last_words(refused[0].log)));
   if (const std::string why = backend.unanswered(); !why.empty())
     log::warning("the jobs are submitted; the scheduler does not answer whether they can run: {}",
                  why);
 }
 
 void withdraw(RunFolder& folder, Backend* backend, ShortPatience& scheduler,
-              const std::function<Json(std::uint64_t)>& item_of) {
+              const std::function<Json(std::uint64_t)>& item_of, std::string_view reason) {
   scheduler.ignore_signals();
   scheduler.patient(false);
   if (backend != nullptr) backend->cancel();  // what was accepted before the refusal
   remove_async(folder.path());
-  folder.stop(item_of);
+  folder.stop(item_of, reason);
 }
 
 }  // namespace
@@ -187,13 +202,12 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
     note_jobs(folder.path(), jobs);
     if (async_options.on_submitted) async_options.on_submitted(jobs);
     refuse_if_none_can_run(*backend, jobs, folder.path());
-  } catch (const Cancelled&) {
-    // The jobs are noted: the run goes on without us. Before that there is none.
-    if (jobs.empty())
-      withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices));
-    throw;
-  } catch (...) {  // a refused submission must leave the folder as it was
-    withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices));
+  } catch (const std::exception& error) {
+    // A refused submission leaves the folder as it was, but for the reason. After a signal jobs that
+    // are noted go on without us.
+    if (jobs.empty() || dynamic_cast<const Cancelled*>(&error) == nullptr)
+      withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices),
+               error.what());
     throw;
   }
   return jobs;
@@ -215,6 +229,32 @@ std::vector<std::pair<std::string, std::uint64_t>> signs_of_life(const fs::path&
   for (const WorkerNote& note : read_worker_notes(async_folder(output_folder)))
     signs.emplace_back(note.name, note.beat);
   return signs;
+}
+
+// What the scheduler says of the jobs. How they ended is kept in the folder, as schedulers forget
+// it within minutes.
+void look_at_jobs(const fs::path& output_folder, const AsyncJob& job, CommandRunner& runner,
+                  AsyncState& state) {
+  const auto backend = make_backend(job.settings, worker_launch(output_folder, job), runner);
+  const std::vector<JobStatus> noted = noted_jobs(output_folder);
+  std::map<std::string, JobStatus> ended;
+  for (const JobStatus& one : noted)
+    if (one.phase != JobPhase::kPending) ended[one.job_id] = one;
+  backend->adopt(noted);
+  for (JobStatus& status : backend->poll()) {
+    if (status.phase == JobPhase::kPending || status.phase == JobPhase::kRunning) {
+      ended.erase(status.job_id);
+      state.jobs.push_back(std::move(status));
+    } else if (!ended.contains(status.job_id)) {
+      ended[status.job_id] = status;
+      try {
+        note_jobs(output_folder, {status});
+      } catch (const IoError&) {  // a full disk, or one for reading only: it is told now at least
+      }
+    }
+  }
+  for (auto& [id, status] : ended) state.ended.push_back(std::move(status));
+  state.unanswered = backend->unanswered();
 }
 
 AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job, bool ask_scheduler,
@@ -246,18 +286,10 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
   } else if (!state.workers.empty() || state.coming_back) {
     state.state = "running";
   } else {
-    std::string failure;  // in the scheduler's words
-    if (ask_scheduler && !is_local(job.settings)) {
-      const auto backend = make_backend(job.settings, worker_launch(output_folder, job), runner);
-      backend->adopt(noted_jobs(output_folder));
-      for (JobStatus& status : backend->poll()) {
-        if (status.phase == JobPhase::kPending || status.phase == JobPhase::kRunning)
-          state.jobs.push_back(std::move(status));
-        else if (status.phase == JobPhase::kFailed)
-          failure = fmt::format("job {}: {}", status.job_id, status.reason);
-      }
-      state.unanswered = backend->unanswered();
-    }
+    if (ask_scheduler && !is_local(job.settings)) look_at_jobs(output_folder, job, runner, state);
+    const auto failed = std::find_if(state.ended.begin(), state.ended.end(), [](const auto& one) {
+      return one.phase == JobPhase::kFailed;
+    });
     const bool starts =
         !any_note && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
                       starts_here(output_folder, job));
@@ -266,7 +298,8 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
     } else {
       state.state = stop || written == "stopped" ? "stopped" : "died";
-      if (state.reason.empty()) state.reason = failure;
+      if (state.reason.empty() && failed != state.ended.end())
+        state.reason = fmt::format("job {}: {}", failed->job_id, failed->reason);
     }
   }
   return state;

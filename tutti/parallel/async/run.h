@@ -48,6 +48,7 @@ struct AsyncState {
   std::vector<WorkerNote> workers;  // those alive
   bool coming_back = false;         // a worker has died and is being started again
   std::vector<JobStatus> jobs;      // those the scheduler knows and that are not over
+  std::vector<JobStatus> ended;     // those that are, where nobody works
   bool all_pieces_done = false;     // looked at only when nobody works any more
   bool sure = true;  // false: those alive are of other hosts, and only one look was had at them
 };

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/units.h"
+#include "tutti/parallel/wire/log_tail.h"
 
 namespace tutti::parallel {
 namespace {
@@ -38,15 +38,7 @@ std::exception_ptr as_typed(std::uint32_t exit_code, const std::string& text) {
 }
 
 std::string tail_of(const std::filesystem::path& log) {
-  constexpr std::streamoff kTail = 2000;
-  std::ifstream file(log, std::ios::binary);
-  if (!file) return "";
-  file.seekg(0, std::ios::end);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTail));
-  std::string tail(static_cast<std::size_t>(std::min(size, kTail)), '\0');
-  file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
-  while (!tail.empty() && tail.back() == '\n') tail.pop_back();
+  const std::string tail = log_tail(log);
   return tail.empty() ? "" : fmt::format("\n  end of {}:\n{}", log.string(), tail);
 }
 
