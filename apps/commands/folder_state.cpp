@@ -78,6 +78,13 @@ bool is_hidden(const std::filesystem::path& folder) {
   return ::access((folder / ".tutti").c_str(), X_OK) != 0 && errno == EACCES;
 }
 
+std::string owner_of(const std::filesystem::path& folder) {
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0) return "another user";
+  const passwd* owner = ::getpwuid(info.st_uid);
+  return owner != nullptr ? owner->pw_name : fmt::format("user {}", info.st_uid);
+}
+
 // `infer` has an output folder per test set, one level further down.
 std::string advice_for_no_run(const std::filesystem::path& folder) {
   constexpr std::size_t kMost = 5;
@@ -97,22 +104,34 @@ std::string advice_for_no_run(const std::filesystem::path& folder) {
 Json state_of(const std::filesystem::path& folder, CommandRunner* scheduler, FolderWatch* watch,
               bool count) {
   const Json manifest = parallel::read_manifest(folder);
+  if (!manifest.is_object()) refuse_if_hidden(folder, "look at");
   if (!manifest.is_object())
     throw DataError(folder.string() + ": no manifest.json: not an output folder of map or infer",
                     advice_for_no_run(folder));
   const auto holder = watch != nullptr ? parallel::FolderLock::holder(folder, watch->driver)
                                        : parallel::FolderLock::holder(folder);
+  const bool hidden = is_hidden(folder);
   Json state;
+  if (hidden) state["owner"] = owner_of(folder);
   // A manifest that says "running" without a living driver was left by a kill -9.
   const std::string written = manifest.value("state", "?");
   // Others can only repeat what is written.
-  state["state"] = written == "running" && !holder.alive && !is_hidden(folder) ? "died" : written;
+  state["state"] = written == "running" && !holder.alive && !hidden ? "died" : written;
   if (count) {
     std::map<std::uint64_t, std::string> reasons;
-    const auto counts = parallel::count_items(folder, &reasons);
-    state["items"] = counts.total;
-    state["ok"] = counts.ok;
-    state["failed"] = counts.failed;
+    parallel::FolderCounts counts;
+    try {
+      counts = parallel::count_items(folder, &reasons);
+    } catch (const IoError&) {
+      if (!hidden) throw;  // journals may be for their owner alone
+    }
+    // Which records of asynchronous workers count is in what others cannot see.
+    const auto known = [&](const char* key, std::uint64_t counted) {
+      return std::max(counted, hidden ? manifest.value(key, std::uint64_t{0}) : 0);
+    };
+    state["items"] = known("items", counts.total);
+    state["ok"] = known("ok", counts.ok);
+    state["failed"] = known("failed", counts.failed);
     if (counts.failed > 0) state["failures"] = failed_items(folder, reasons);
   }
   state["created"] = manifest.value("created", "");
@@ -146,13 +165,10 @@ std::string about_silence(const Json& state) {
 }
 
 void refuse_if_hidden(const std::filesystem::path& folder, const std::string& verb) {
-  struct stat info {};
-  if (!is_hidden(folder) || ::stat(folder.c_str(), &info) != 0) return;
-  const passwd* owner = ::getpwuid(info.st_uid);
-  throw IoError(
-      fmt::format("{}: the run belongs to {}, and only its owner can {} it", folder.string(),
-                  owner != nullptr ? owner->pw_name : fmt::format("user {}", info.st_uid), verb),
-      "ask its owner; tutti status shows what is known to all");
+  if (!is_hidden(folder)) return;
+  throw IoError(fmt::format("{}: the run belongs to {}, and only its owner can {} it",
+                            folder.string(), owner_of(folder), verb),
+                "ask its owner; tutti status shows what is known to all");
 }
 
 parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& manifest) {

@@ -1,4 +1,6 @@
 // tutti status: how a run in a folder is doing, from any shell.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -7,6 +9,7 @@
 #include "apps/command.h"
 #include "apps/commands/folder_state.h"
 #include "tutti/core/clock.h"
+#include "tutti/core/error.h"
 #include "tutti/core/units.h"
 
 namespace tutti::apps {
@@ -58,7 +61,7 @@ int run_status(int argc, char** argv) {
   CLI::App app{
       "Show the state of an output folder of map or infer\n"
       "exit: 0 when the folder holds a run, whatever its state (tutti wait tells how it ended), 3 "
-      "when it does not",
+      "when it does not, 4 when it is another user's, of which not all can be seen",
       "tutti status"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--json", json, "as JSON");
@@ -67,12 +70,20 @@ int run_status(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
   parallel::ShortPatience scheduler;
   const Json state = folder_state(folder, &scheduler);
-  if (json) {  // reasons quote what items printed: bytes of any kind
-    const std::string text = state.dump(2, ' ', false, Json::error_handler_t::replace);
-    return std::printf("%s\n", text.c_str()), 0;
-  }
   if (quiet) return 0;
-  std::printf("%s\n", describe_counts(folder, state).c_str());
+  if (json)  // reasons quote what items printed: bytes of any kind
+    std::printf("%s\n", state.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  else
+    std::printf("%s\n", describe_counts(folder, state).c_str());
+  if (state.contains("owner")) {
+    std::fflush(stdout);
+    throw IoError(fmt::format("{}: the run belongs to {}: this is what was last written there for "
+                              "all to see. Whether anybody works on it, its workers, its jobs and "
+                              "the names of its items cannot be seen",
+                              folder, state["owner"].get<std::string>()),
+                  "ask its owner");
+  }
+  if (json) return 0;
   print_failures(stdout, folder, state);
   if (state.contains("driver"))
     std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),

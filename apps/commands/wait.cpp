@@ -19,12 +19,13 @@ int run_wait(int argc, char** argv) {
   CLI::App app{
       "Wait for the run in an output folder.\n"
       "exit: 0 done, 7 some items failed, 85 stopped early (also by Ctrl-C, where map itself ends "
-      "with 130) and resumable; of an asynchronous run the code of what ended it",
+      "with 130) and resumable, 4 another user's; of an asynchronous run the code of what ended it",
       "tutti wait"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
   app.footer(example("tutti wait exp/decoded && tutti measure --config conf/metrics.yaml"));
   if (const auto code = parse_arguments(app, argc, argv)) return *code;
+  refuse_if_hidden(folder, "wait for");
   FolderWatch watch;
   Json state = folder_activity(folder, watch);
   bool told = quiet;

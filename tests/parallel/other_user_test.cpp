@@ -128,7 +128,7 @@ TEST_P(OtherUser, AnUntouchedRunDoesItsItemsAndItsFoldersAreItsOwn) {
   EXPECT_TRUE(ran()) << said;
   // Another user of the group sees how it goes and can change nothing.
   const auto status = as(other_, {kTutti, "status", out_.string()});
-  EXPECT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_EQ(status.exit_code, 4) << status.err;
   EXPECT_THAT(status.out, ::testing::Not(HasSubstr("died")));
   const std::string journals = (out_ / "journal").string() + "/*";
   EXPECT_NE(as(other_, {"sh", "-c", "echo x >>" + journals}).exit_code, 0);
@@ -191,15 +191,36 @@ TEST_P(OtherUser, AFolderMadeInAdvanceIsRefusedByTheDriver) {
   EXPECT_FALSE(ran());
 }
 
-TEST_P(OtherUser, WhoseRunItIsIsToldToThoseWhoCannotGatherOrCancelIt) {
+TEST_P(OtherUser, WhoseRunItIsIsToldToThoseWhoCannotSeeItWhole) {
   Process driver = submit();
-  for (const char* verb : {"gather", "cancel"}) {
+  const std::string whose = "the run belongs to user " + std::to_string(me_);
+  for (const char* verb : {"gather", "cancel", "wait"}) {
     const auto result = as(other_, {kTutti, verb, out_.string()});
     EXPECT_EQ(result.exit_code, 4) << verb << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr("the run belongs to user " + std::to_string(me_) +
-                                      ", and only its owner can " + verb + " it"));
+    EXPECT_THAT(result.err, HasSubstr(whose + ", and only its owner can " + verb));
   }
-  EXPECT_EQ(as(other_, {kTutti, "status", out_.string()}).exit_code, 0);
+  const auto status = as(other_, {kTutti, "status", out_.string()});
+  EXPECT_EQ(status.exit_code, 4);
+  EXPECT_THAT(status.err, HasSubstr(whose));
+  EXPECT_THAT(status.err, HasSubstr("cannot be seen"));
+  EXPECT_EQ(as(other_, {kTutti, "status", "--quiet", out_.string()}).exit_code, 0);
+  start_job();
+  if (GetParam()) {
+    EXPECT_EQ(as(me_, {kTutti, "wait", out_.string()}).exit_code, 0);
+  } else {
+    EXPECT_TRUE(driver.wait().ok());
+  }
+  const auto done = as(other_, {kTutti, "status", "--json", out_.string()});
+  EXPECT_EQ(done.exit_code, 4);
+  const Json json = parse_json(done.out, "status");
+  EXPECT_EQ(json["state"], "done");
+  EXPECT_EQ(json["ok"], 3);
+  EXPECT_EQ(json["owner"], "user " + std::to_string(me_));
+  // A folder that others may not enter at all is told apart from one without a run.
+  ASSERT_EQ(::chmod(out_.c_str(), 0700), 0);
+  const auto closed = as(other_, {kTutti, "status", out_.string()});
+  EXPECT_EQ(closed.exit_code, 4) << closed.err;
+  EXPECT_THAT(closed.err, HasSubstr(whose));
 }
 
 TEST_P(OtherUser, BehindALinkOfAnotherUserNothingIsMade) {
