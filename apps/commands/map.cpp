@@ -292,7 +292,7 @@ int run_to_stdout(const MapArguments& arguments, const ParallelSettings& setting
   }
   Client client(settings);
   const JobSpec job = map_job(arguments, settings, items, items.write(client.run_folder()));
-  OrderedOutput output(arguments.json);
+  OrderedOutput output(arguments.json, items.size());
   const auto finish = [&] {
     output.finish();
     show_worker_logs(client.run_folder());

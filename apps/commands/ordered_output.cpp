@@ -1,10 +1,14 @@
 #include "apps/commands/ordered_output.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "tutti/core/file.h"
+#include "tutti/core/text.h"
 
 namespace tutti::apps {
 
@@ -35,8 +39,25 @@ void OrderedOutput::put(std::uint64_t index, std::string text) {
 }
 
 void OrderedOutput::finish() {
-  for (const auto& [index, text] : waiting_) write(text);
+  constexpr std::size_t kMostGaps = 5;
+  std::vector<std::string> gaps;
+  const auto note_gap = [&](std::uint64_t end) {  // from next_
+    if (next_ + 1 == end) gaps.push_back(std::to_string(next_));
+    if (next_ + 1 < end) gaps.push_back(fmt::format("{}-{}", next_, end - 1));
+  };
+  for (const auto& [index, text] : waiting_) {
+    note_gap(index);
+    write(text);
+    next_ = index + 1;
+  }
+  note_gap(num_items_);
+  next_ = num_items_;
   waiting_.clear();
+  if (gaps.empty()) return;
+  const std::size_t more = gaps.size() - std::min(gaps.size(), kMostGaps);
+  gaps.resize(gaps.size() - more);
+  std::fprintf(stderr, "not done, and so without output: {index} %s%s\n", join(gaps, ", ").c_str(),
+               more > 0 ? ", ..." : "");
 }
 
 void OrderedOutput::write(const std::string& text) {

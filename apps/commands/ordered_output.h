@@ -12,11 +12,12 @@ namespace tutti::apps {
 
 class OrderedOutput {
  public:
-  explicit OrderedOutput(bool json_lines) : json_(json_lines) {}
+  OrderedOutput(bool json_lines, std::uint64_t num_items)
+      : json_(json_lines), num_items_(num_items) {}
   // Writes what is next in line. Throws IoError when stdout is gone.
   void add(std::uint64_t index, const Json& item, const Json& result);
   void add_failed(std::uint64_t index, const Json& item, std::string_view reason);
-  // Writes what had to wait for items that never came.
+  // Writes what had to wait for items that never came, and says on stderr which they are.
   void finish();
   std::uint64_t num_failed() const noexcept { return failed_; }
 
@@ -25,6 +26,7 @@ class OrderedOutput {
   void write(const std::string& text);
 
   const bool json_;
+  const std::uint64_t num_items_;
   std::map<std::uint64_t, std::string> waiting_;
   std::uint64_t next_ = 0;
   std::uint64_t failed_ = 0;

@@ -16,6 +16,7 @@ using std::chrono::steady_clock;
 using Phase = PoolWorker::Phase;
 
 constexpr std::size_t kLeasesInFlight = 2;  // one running, one queued: no gap between them
+constexpr milliseconds kLastResults{1000};  // for those of a run that stops
 
 std::exception_ptr item_error(std::uint64_t index, std::string_view text) {
   return std::make_exception_ptr(FailedItem{index, std::string(text)});
@@ -32,6 +33,7 @@ void Dispatcher::begin(std::shared_ptr<RunState> run) {
   ++job_serial_;
   run_->schedule.number_leases_from((static_cast<std::uint64_t>(job_serial_) << 32) + 1);
   draining_ = false;
+  failure_ = nullptr;
   run_began_ = steady_clock::now();
   rate_ = {};
   run_->report.total = run_->total;
@@ -44,8 +46,15 @@ void Dispatcher::finish(std::exception_ptr error, Pool& pool) {
     const std::lock_guard lock(mutex_);
     item_seconds_[job_key(run_->job)] = run_->schedule.item_seconds();
   }
-  run_->finish(std::move(error));
+  run_->finish(failure_ ? std::exchange(failure_, nullptr) : std::move(error));
   run_.reset();
+}
+
+void Dispatcher::stop_after(std::exception_ptr failure, Pool& pool) {
+  if (failure_) return;
+  failure_ = std::move(failure);
+  failed_at_ = steady_clock::now();
+  for (const RecallOrder& order : run_->schedule.recall_all()) recall(order, pool);
 }
 
 double Dispatcher::item_seconds(const std::string& key) const {
@@ -94,7 +103,8 @@ void Dispatcher::on_results(PoolWorker& worker, std::string bytes, Pool& pool) {
   if (first_failed != nullptr && run_->on_error == "stop")
     error = item_error(first_failed->index, first_failed->payload);
   run_->push(std::move(batch));
-  if (error || run_->schedule.done()) finish(error, pool);
+  if (error) stop_after(error, pool);
+  if (run_->schedule.done()) finish(nullptr, pool);
 }
 
 void Dispatcher::fail_item(std::uint64_t index, const std::string& text, int worker, Pool& pool) {
@@ -104,10 +114,8 @@ void Dispatcher::fail_item(std::uint64_t index, const std::string& text, int wor
   ++run_->report.failed;
   ++run_->report.done;
   run_->push(std::move(batch));
-  if (run_->on_error == "stop")
-    finish(item_error(index, text), pool);
-  else if (run_->schedule.done())
-    finish(nullptr, pool);
+  if (run_->on_error == "stop") stop_after(item_error(index, text), pool);
+  if (run_->schedule.done()) finish(nullptr, pool);
 }
 
 // Leases or results lost with a broken connection: the worker is idle, we think it is busy.
@@ -180,7 +188,7 @@ void Dispatcher::recall(const RecallOrder& order, Pool& pool) {
 }
 
 void Dispatcher::hand_out(Pool& pool, SteadyTime now) {
-  if (!run_ || draining_ || run_->full()) return;
+  if (!run_ || draining_ || failure_ || run_->full()) return;
   const int live = std::max(1, pool.num_live());
   // The idle ones first: what was given back for them must not go to one that is busy.
   for (const std::size_t most : {std::size_t{1}, kLeasesInFlight})
@@ -218,6 +226,11 @@ void Dispatcher::hand_out(PoolWorker& worker, std::size_t most, int live, Pool& 
 
 bool Dispatcher::drain_if_asked(Pool& pool) {
   if (!run_) return false;
+  if (failure_ &&
+      (!run_->schedule.recalls_pending() || steady_clock::now() - failed_at_ > kLastResults)) {
+    finish(nullptr, pool);
+    return false;
+  }
   const StopRequest asked = run_->stop.load();
   if (asked == StopRequest::kNone) return false;
   const auto by = run_->stop_by_user.load() ? Cancelled::By::kUser : Cancelled::By::kSignal;

@@ -26,7 +26,10 @@ class Dispatcher {
   std::uint64_t num_unfinished() const { return run_ ? run_->schedule.num_unfinished() : 0; }
 
   void begin(std::shared_ptr<RunState> run);
-  void abandon() noexcept { run_.reset(); }
+  void abandon() noexcept {
+    run_.reset();
+    failure_ = nullptr;
+  }
   void finish(std::exception_ptr error, Pool& pool);
 
   // ---- what workers say
@@ -51,6 +54,9 @@ class Dispatcher {
   double item_seconds(const std::string& job_key) const;
 
  private:
+  // An item has failed and the run is to stop: results that are on their way are taken in, items
+  // at work are not waited for.
+  void stop_after(std::exception_ptr failure, Pool& pool);
   void fail_item(std::uint64_t index, const std::string& text, int worker, Pool& pool);
   void hand_out(PoolWorker& worker, std::size_t most, int live, Pool& pool, SteadyTime now);
   void recall(const RecallOrder& order, Pool& pool);
@@ -59,6 +65,8 @@ class Dispatcher {
   std::shared_ptr<RunState> run_;
   std::uint32_t job_serial_ = 0;
   bool draining_ = false;
+  std::exception_ptr failure_;  // what ends the run as soon as the last results are in
+  SteadyTime failed_at_{};
   SteadyTime run_began_{};
   SteadyTime last_publish_{};
   SteadyTime last_recall_{};

@@ -334,6 +334,11 @@ std::vector<RecallOrder> Schedule::recall_all() {
   return orders;
 }
 
+bool Schedule::recalls_pending() const {
+  return std::any_of(leases_.begin(), leases_.end(),
+                     [](const auto& entry) { return entry.second.recalled; });
+}
+
 std::size_t Schedule::num_leases(int worker) const {
   const auto held = held_.find(worker);
   return held == held_.end() ? 0 : held->second.size();

@@ -93,6 +93,8 @@ class Schedule {
   std::optional<RecallOrder> recall(int idle_worker);
   // Everything not started, of every worker: for a drain.
   std::vector<RecallOrder> recall_all();
+  // Somebody has not yet said what it gives back.
+  bool recalls_pending() const;
 
   std::uint64_t num_unfinished() const noexcept { return unfinished_; }
   std::uint64_t num_pending() const noexcept { return pending_items_; }

@@ -169,6 +169,7 @@ class Link {
     } else if (const auto* lease = std::get_if<wire::Lease>(&message)) {
       state_.push_lease(*lease);
     } else if (const auto* recall = std::get_if<wire::Recall>(&message)) {
+      send_output();  // who recalls to end the run wants what is done
       send(wire::encode(
           wire::Released{recall->lease, state_.take_back(recall->lease, recall->max_items)}));
     } else if (std::holds_alternative<wire::Stop>(message)) {
