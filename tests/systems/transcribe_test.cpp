@@ -159,6 +159,23 @@ TEST_F(Transcribe, WritesSubtitlesAndCtmAndReadsLists) {
   EXPECT_EQ(as("--ctm"), ";; a: no words\n");
 }
 
+TEST_F(Transcribe, NamesWithBlanksAndBytesThatAreNoText) {
+  const std::string odd = audio("a\xff.wav", tone(1)), blank = audio("my talk.wav", tone(2));
+  const CommandResult json = run({"infer", "--model", pack(), "--json", odd});
+  ASSERT_TRUE(json.ok()) << json.describe();
+  EXPECT_EQ(bytes_from_json(parse_json(json.out, "stdout")["file"]), odd);
+  const CommandResult missing = run({"infer", "--model", pack(), "--json", odd + "x"});
+  EXPECT_EQ(bytes_from_json(parse_json(missing.out, "stdout")["file"]), odd + "x");
+  const CommandResult ctm =
+      run({"infer", "--model", pack(), "minlenratio=0.2", "maxlenratio=0.3", "--ctm", blank});
+  ASSERT_TRUE(ctm.ok()) << ctm.describe();
+  for (const auto& line : split(trim(ctm.out), '\n')) {
+    const auto fields = split_words(line);
+    ASSERT_EQ(fields.size(), 6U) << line;
+    EXPECT_EQ(fields[0], "my_talk");
+  }
+}
+
 TEST_F(Transcribe, SubtitlesOfSeveralFilesAreFilesOfTheirOwn) {
   audio("a.wav", tone(1));
   audio("b.wav", tone(2));

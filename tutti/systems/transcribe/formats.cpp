@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -188,7 +189,9 @@ std::string to_vtt(const std::vector<Cue>& cues) {
 
 std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words) {
   std::string out;
-  const std::string name = std::filesystem::path(file).stem().string();
+  std::string name = std::filesystem::path(file).stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isspace(c) != 0; }, '_');
   if (words.empty()) return fmt::format(";; {}: no words\n", name);  // CTM's comment
   for (const TimedWord& word : words)
     out += fmt::format("{} 1 {:.2f} {:.2f} {}{}\n", name, word.begin,

@@ -232,7 +232,7 @@ class Transcriber {
     log::status("");  // the bar is drawn again
     fmt::print(stderr, "{}\n", why);
     if (format_ == TranscriptFormat::kJson)
-      fmt::print("{}\n", to_json_line({{"file", file}, {"error", why}}));
+      fmt::print("{}\n", to_json_line({{"file", bytes_to_json(file)}, {"error", why}}));
     // Subtitles of an earlier run would look like those of this one.
     if (const auto found = subtitle_files_.find(file); found != subtitle_files_.end())
       fs::remove(found->second);
@@ -259,7 +259,7 @@ class Transcriber {
         fmt::print("{} {}\n", sample.uid, found.nbest.at(0).text);
         return;
       case TranscriptFormat::kJson: {
-        Json line = {{"file", sample.uid}, {"text", found.nbest.at(0).text}};
+        Json line = {{"file", bytes_to_json(sample.uid)}, {"text", found.nbest.at(0).text}};
         Json fields = recognition_fields(found);
         fields.erase("hyp");
         line.update(fields);
