@@ -64,8 +64,9 @@ TEST_P(StopOnError, WhatWasFinishedWhenAnItemFailedIsKept) {
   }));
   ::kill(driver.pid(), SIGCONT);
   EXPECT_EQ(driver.wait().exit_code, 7);
-  if (in_folder)
+  if (in_folder) {
     EXPECT_EQ(run_command({.argv = {TUTTI_BIN_DIR "/tutti", "gather", out.string()}}).exit_code, 7);
+  }
   EXPECT_THAT(read_file(in_folder ? out / "results.jsonl" : folder_.path() / "stdout"),
               HasSubstr("result of 1"));
 }
