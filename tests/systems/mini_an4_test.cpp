@@ -190,16 +190,37 @@ TEST_F(MiniAn4, ThePageAnswersWithThePackedModel) {
   const std::size_t begin = said.find("http://127.0.0.1:");
   ASSERT_NE(begin, std::string::npos) << said;
   const std::string url = said.substr(begin, said.find("/ (") - begin);
-  const std::string audio =
-      (recipe.path() / "data/source/downloads/an4/wav/an4test_clstk/fcaw/cen8-fcaw-b.sph").string();
-  const auto answer =
-      run_command({.argv = {"curl", "-s", "--noproxy", "*", "--data-binary", "@" + audio, "-H",
-                            "Content-Type: audio/wav", url + "/api/recognize"}});
+  fs::copy_file(recipe.path() / "data/source/downloads/an4/wav/an4test_clstk/fcaw/cen8-fcaw-b.sph",
+                recipe.path() / "talk.wav");
+  // The line as docs/decoding.md has it, but for the port.
+  std::string line = "curl --data-binary @talk.wav http://127.0.0.1:8000/api/recognize";
+  EXPECT_THAT(read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/decoding.md"),
+              HasSubstr("\n" + line + "\n"));
+  line.replace(line.find("http:"), std::string("http://127.0.0.1:8000").size(), url);
+  const auto type = [&](const std::string& typed) {
+    return run_command(
+        {.argv = {"bash", "-c", typed}, .env = {{"no_proxy", "*"}}, .cwd = recipe.path()});
+  };
+  const auto answer = type(line);
   const Json result = parse_json(answer.out, "answer");
   EXPECT_TRUE(result["text"].is_string()) << answer.out;
   EXPECT_GT(result["seconds"].get<double>(), 1.0);
   EXPECT_THAT(run_command({.argv = {"curl", "-s", "--noproxy", "*", url + "/"}}).out,
               HasSubstr("<html"));
+  EXPECT_EQ(
+      parse_json(type("curl -F file=@talk.wav " + url + "/api/recognize").out, "form")["text"],
+      result["text"]);
+  for (const char* nothing : {"-X POST", "-d ''"})
+    EXPECT_THAT(
+        type(std::string("curl --max-time 20 ") + nothing + " " + url + "/api/recognize").out,
+        HasSubstr("curl --data-binary @FILE.wav"))
+        << nothing;
+  const std::string port = url.substr(url.rfind(':') + 1);
+  const auto second =
+      recipe.run({"demo", "--config", recipe.conf("demo.yaml"), "server.port=" + port});
+  EXPECT_EQ(second.exit_code, 4) << second.describe();
+  EXPECT_THAT(second.err, HasSubstr(":" + port + ": another program listens there"));
+  EXPECT_THAT(second.err, HasSubstr("server.port"));
   EXPECT_TRUE(page.terminate(std::chrono::seconds(10)).ok());
 }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -45,6 +47,8 @@ std::string without_path(std::string message, const std::string& path) {
   return message;
 }
 
+constexpr const char* kTooLarge = "the file is too large";
+
 void reply(httplib::Response& response, int status, const Json& body) {
   response.status = status;
   response.set_content(to_json_line(body), "application/json");
@@ -56,15 +60,34 @@ struct DemoServer::Impl {
   Impl(DemoOptions o, Recognizer r)
       : options(std::move(o)), recognizer(std::move(r)), rate(options.max_requests_per_minute) {}
 
-  void recognise(const httplib::Request& request, httplib::Response& response) {
+  // We read the body ourselves: httplib takes what curl sends by default for a form, of at most
+  // 8 KiB, and waits for bytes that were never announced until its timeout.
+  void recognise(const httplib::Request& request, httplib::Response& response,
+                 const httplib::ContentReader& read) {
+    const char* const kWanted = "send the bytes of an audio file: curl --data-binary @FILE.wav";
+    if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
+      return reply(response, 400, {{"error", kWanted}});
+    std::string body;
+    bool too_large = false;
+    const auto take = [&](const char* bytes, std::size_t count) {
+      too_large = body.size() + count > options.max_upload_bytes;
+      if (!too_large) body.append(bytes, count);
+      return !too_large;
+    };
+    const auto next_part = [&](const httplib::MultipartFormData&) {
+      body.clear();  // the last part of a form is the file
+      return true;
+    };
+    const bool whole = request.is_multipart_form_data() ? read(next_part, take) : read(take);
+    if (too_large || response.status == 413) return reply(response, 413, {{"error", kTooLarge}});
+    if (!whole) return reply(response, 400, {{"error", "the upload was cut short"}});
     if (!rate.admit(request.remote_addr))
       return reply(response, 429, {{"error", "too many requests; wait a minute"}});
-    if (request.body.empty())
-      return reply(response, 400, {{"error", "send the bytes of an audio file"}});
+    if (body.empty()) return reply(response, 400, {{"error", kWanted}});
     const TempFolder folder("tutti-demo");
     const auto path = folder.path() / "audio";
     try {
-      write_file_atomic(path, request.body, 0600);
+      write_file_atomic(path, body, 0600);
       const std::lock_guard lock(recognizer_mutex);
       reply(response, 200, recognizer(path.string()));
     } catch (const Error& e) {
@@ -121,18 +144,25 @@ DemoServer::DemoServer(DemoOptions options, Recognizer recognizer)
            [this](const httplib::Request& request, httplib::Response& response) {
              impl_->send_example(request, response);
            });
-  http.Post("/api/recognize", [this](const httplib::Request& request, httplib::Response& response) {
-    impl_->recognise(request, response);
+  http.Post("/api/recognize", [this](const httplib::Request& request, httplib::Response& response,
+                                     const httplib::ContentReader& read) {
+    impl_->recognise(request, response, read);
   });
-  http.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-    if (response.status == 413) reply(response, 413, {{"error", "the file is too large"}});
+  // httplib's own choice, SO_REUSEPORT, lets two servers share a port and the answers alternate.
+  http.set_socket_options([](int socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   });
   const auto& o = impl_->options;
+  errno = 0;
   impl_->port = o.port == 0 ? http.bind_to_any_port(o.host)
                             : (http.bind_to_port(o.host, o.port) ? o.port : -1);
-  if (impl_->port <= 0)
-    throw IoError(fmt::format("cannot listen on {}:{}", o.host, o.port),
-                  "choose another port with server.port");
+  if (impl_->port > 0) return;
+  const std::string where = fmt::format("cannot listen on {}:{}", o.host, o.port);
+  if (errno == EADDRINUSE)
+    throw IoError(where + ": another program listens there",
+                  "end it, or choose another port with server.port");
+  throw IoError(where, "choose another address with server.host and server.port");
 }
 
 DemoServer::~DemoServer() = default;
