@@ -105,6 +105,24 @@ TEST_F(Talks, WithoutWordsTheFileIsEmptyAndALineSaysSo) {
   EXPECT_THAT(result.err, HasSubstr("talks/silence.wav: no words were heard"));
 }
 
+// A text of characters may have no <space>, and tokens of several letters (<unk>).
+TEST_F(Talks, CharactersAreNoWords) {
+  const std::vector<std::string> search = {"beam_size=4", "ctc_weight=0.3", "maxlenratio=-10"};
+  for (const std::string& file : write_sounds("asr")) {
+    auto words = search;
+    words.insert(words.end(), {file, "--json"});
+    const Json found = parse_json(infer("conformer", words).out, "stdout");
+    words.back() = "--ctm";
+    const auto ctm = infer("conformer", words);
+    ASSERT_TRUE(ctm.ok()) << ctm.describe();
+    std::vector<std::string> said;
+    for (const auto& line : split(trim(ctm.out), '\n')) said.push_back(split_words(line).at(4));
+    EXPECT_EQ(said, split_words(found["text"].get<std::string>()));
+  }
+  expect_whole_subtitles("conformer",
+                         {"beam_size=4", "ctc_weight=0.3", "maxlenratio=-10", "sound0.wav"});
+}
+
 // Files are read eight at a time, so the command has written eight when it waits for the ninth.
 TEST_F(Talks, CtrlCTellsTheWayOn) {
   fs::create_directories(here() / "talks");

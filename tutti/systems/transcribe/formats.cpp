@@ -22,18 +22,6 @@ constexpr double kPause = 1;            // seconds between words: a new line
 constexpr double kLeastSeconds = 0.01;  // a line lasts
 constexpr std::size_t kCueCharacters = 84;
 
-enum class Units { kCharacters, kPieces, kWords };
-
-Units units_of(const std::vector<std::string>& tokens) {
-  bool single = true;
-  for (const std::string& token : tokens) {
-    if (token.compare(0, kMark.size(), kMark) == 0) return Units::kPieces;
-    if (token == kSpace) return Units::kCharacters;
-    single = single && speech::to_utf32(token).size() == 1;
-  }
-  return single ? Units::kCharacters : Units::kWords;
-}
-
 // HH:MM:SS and the milliseconds after `point`.
 std::string clock_time(double seconds, char point) {
   const auto ms = static_cast<long long>(std::llround(1000 * std::max(0.0, seconds)));
@@ -120,9 +108,18 @@ std::string cue_text(std::string text) {
 
 }  // namespace
 
-std::vector<TimedWord> timed_words(const speech::Recognition& found) {
+Units units_of(const speech::TokenList& list) {
+  bool has_space = false, all_single = true;
+  for (const std::string& token : list.tokens()) {
+    if (token.starts_with(kMark)) return Units::kPieces;
+    has_space = has_space || token == kSpace;
+    if (!speech::is_owsm_mark(token)) all_single = all_single && num_characters(token) == 1;
+  }
+  return has_space || all_single ? Units::kCharacters : Units::kWords;
+}
+
+std::vector<TimedWord> timed_words(const speech::Recognition& found, Units units) {
   if (found.times.size() != found.tokens.size()) return {};
-  const Units units = units_of(found.tokens);
   const bool sure = found.token_confidences.size() == found.tokens.size();
   const bool is_owsm = !found.full_text.empty();
   std::vector<TimedWord> words;
@@ -152,9 +149,9 @@ std::vector<TimedWord> timed_words(const speech::Recognition& found) {
   return words;
 }
 
-std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds) {
+std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds, Units units) {
   std::vector<Cue> said;
-  const auto words = timed_words(recognised.nbest.at(0));
+  const auto words = timed_words(recognised.nbest.at(0), units);
   for (const TimedWord& word : words) said.push_back({word.begin, word.end, word.text});
   if (words.empty())
     for (const auto& segment : recognised.segments)

@@ -7,6 +7,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/speech/decoding/speech2text.h"
+#include "tutti/speech/text/token_list.h"
 
 namespace tutti::systems {
 
@@ -17,9 +18,13 @@ struct TimedWord {
   std::optional<double> confidence;  // 0 to 1; the least of its tokens; null: nobody scored it
 };
 
-// The words of a hypothesis with times, by its tokens: characters with <space>, sentencepieces with
-// their mark, or whole words. Empty when it has no times.
-std::vector<TimedWord> timed_words(const speech::Recognition& found);
+// What the tokens of a model are: characters and <space>, sentencepieces with their mark, or whole words. By the whole
+// list: one text may have neither a space nor a mark.
+enum class Units { kCharacters, kPieces, kWords };
+Units units_of(const speech::TokenList& list);
+
+// The words of a hypothesis with times. Empty when it has no times.
+std::vector<TimedWord> timed_words(const speech::Recognition& found, Units units);
 
 struct Cue {
   double begin = 0;
@@ -29,7 +34,7 @@ struct Cue {
 
 // Subtitles of at most 7 s and 84 characters, all within the recording's `seconds`, that have every word: by the times
 // of the words, or else by those of the pieces (a piece begins a line), of which each word has its part.
-std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds);
+std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds, Units units);
 
 std::string to_srt(const std::vector<Cue>& cues);
 std::string to_vtt(const std::vector<Cue>& cues);

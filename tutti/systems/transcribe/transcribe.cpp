@@ -177,6 +177,7 @@ class Transcriber {
               std::map<std::string, fs::path> subtitle_files, std::size_t num_files,
               Printed& printed)
       : recognizer_(std::move(recognizer)),
+        units_(units_of(recognizer_.speech2text->codec().tokens())),
         format_(format),
         subtitle_files_(std::move(subtitle_files)),
         printed_(printed) {
@@ -269,10 +270,10 @@ class Transcriber {
       }
       case TranscriptFormat::kSrt:
       case TranscriptFormat::kVtt:
-        print_subtitles(sample.uid, make_cues(found, seconds));
+        print_subtitles(sample.uid, make_cues(found, seconds, units_));
         return;
       case TranscriptFormat::kCtm: {
-        const auto words = timed_words(found.nbest.at(0));
+        const auto words = timed_words(found.nbest.at(0), units_);
         if (words.empty() && !found.nbest.at(0).text.empty())
           refuse(sample.uid, "no times: the model has no CTC to tell them");
         else
@@ -283,6 +284,7 @@ class Transcriber {
   }
 
   Recognizer recognizer_;
+  const Units units_;
   const TranscriptFormat format_;
   const std::map<std::string, fs::path> subtitle_files_;
   Printed& printed_;
