@@ -162,6 +162,15 @@ TEST(Loader, UsesTheAllocatorItIsGiven) {
   EXPECT_EQ(calls.load(), 5 * 2);  // speech and its lengths
 }
 
+// A model that learns from texts gets one, also where all of a batch are empty.
+TEST(Collate, EmptyTextsHaveTheirLengths) {
+  std::vector<Sample> samples(2);
+  for (Sample& sample : samples) sample.is_tokenized = true;
+  const Batch batch = collate(samples, {});
+  EXPECT_EQ(batch.arrays.at("text").shape, (std::vector<std::int64_t>{2, 0}));
+  EXPECT_EQ(batch.arrays.at("text_lengths").data<std::int64_t>()[1], 0);
+}
+
 TEST(Collate, PadsAndCountsLikeEspnet) {
   std::vector<Sample> samples(2);
   samples[0].uid = "a";

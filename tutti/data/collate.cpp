@@ -89,8 +89,9 @@ Batch collate(std::vector<Sample> samples, const CollateSettings& settings,
   if (samples.empty()) return batch;
   const bool has_speech = std::any_of(samples.begin(), samples.end(),
                                       [](const Sample& s) { return !s.speech.empty(); });
-  const bool has_tokens = std::any_of(samples.begin(), samples.end(),
-                                      [](const Sample& s) { return !s.tokens.empty(); });
+  const bool has_tokens = std::any_of(samples.begin(), samples.end(), [](const Sample& s) {
+    return s.is_tokenized || !s.tokens.empty();
+  });
   for (Sample& sample : samples) {
     batch.uids.push_back(sample.uid);
     batch.texts.push_back(sample.text);

@@ -34,6 +34,7 @@ struct Sample {
   std::string text_prev, text_ctc;  // of speech-to-text data; empty elsewhere
   std::string speaker;
   std::vector<std::int64_t> tokens;    // filled by the tokenizer step
+  bool is_tokenized = false;           // an empty text has no tokens
   std::map<std::string, Array> extra;  // further fields to collate, first dimension may vary
 };
 

@@ -159,7 +159,10 @@ void Preprocessor::operator()(Sample& sample, std::uint64_t epoch) const {
     for (const float v : speech) peak = std::max(peak, std::abs(v));
     if (peak > 0) scale(speech, settings_.volume_normalize / peak);
   }
-  if (parts_.tokenize) sample.tokens = parts_.tokenize(sample.text);
+  if (parts_.tokenize) {
+    sample.tokens = parts_.tokenize(sample.text);
+    sample.is_tokenized = true;
+  }
 }
 
 }  // namespace tutti::data
