@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ./run matrix [ctest args]: the ordinary tests under each setting that another machine may have; one line per setting, then a
 # table for CONTRIBUTING.md. ONLY="one-core umask" runs some of them ("together": most of them at once, for who has little time); BUILD=folder:
-# tests of that build; SPACED="a folder" keeps the build of the last row there. Arguments choose tests (-L unit, -R name).
+# tests of that build (logs stay in its folder matrix/); SPACED="a folder" keeps the build of the last row there. Arguments choose tests (-L unit, -R name).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 choice=("$@")
@@ -13,7 +13,7 @@ rows=()
 
 # row NAME WHAT COMMAND...: the command runs ctest; its last lines say how it went.
 row() {
-  local name=$1 what=$2 log=$work/$1.log began=$SECONDS text failed skipped
+  local name=$1 what=$2 log=$build/matrix/$1.log began=$SECONDS text failed skipped
   shift 2
   [[ -z ${ONLY:-} || " $ONLY " == *" $name "* ]] || return 0
   "$@" >"$log" 2>&1
@@ -25,6 +25,7 @@ row() {
 }
 absent() { echo "$*"; }
 build=${BUILD:-$PWD/build}
+mkdir -p "$build/matrix"
 tests() { ctest --test-dir "$build" --output-on-failure -j 2 "${choice[@]}"; }
 export TESTS="ctest --test-dir ${build@Q} --output-on-failure -j 2 ${choice[*]@Q}"  # the same, for another shell
 
