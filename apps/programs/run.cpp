@@ -53,8 +53,9 @@ int run_program(const std::string& name, int argc, char** argv) {
   app.footer(
       name == "run"
           ? stage_table() +
-                apps::example("tutti run --stages all --training_config conf/training.yaml "
-                              "--inference_config conf/inference.yaml")
+                apps::example(
+                    "tutti run --stages all --training_config conf/training.yaml "
+                    "--inference_config conf/inference.yaml --metrics_config conf/metrics.yaml")
           : "Overrides look like trainer.max_epochs=5, inference:model.device=cuda or ~init.\n" +
                 apps::example(fmt::format("tutti {} {}", name, example_files(name))));
   apps::RunArguments arguments;

@@ -162,6 +162,48 @@ TEST(Docs, CommandsAreInTheHelp) {
   EXPECT_GT(count, 60);
 }
 
+// Examples of `tutti run` with the files of a recipe, as --help, docs/commands.md and docs/getting-started.md have them.
+TEST(Docs, ExamplesOfRunAreWholeCommands) {
+  std::string text = run_command({.argv = {TUTTI_BIN_DIR "/tutti", "run", "--help"}}).out;
+  for (const char* page : {"docs/commands.md", "docs/getting-started.md"})
+    text += read_file(kSource / page);
+  text = std::regex_replace(text, std::regex(R"(\\\n *)"), "");
+  const std::map<std::string, std::string> files = {
+      {"--training_config F", "--training_config conf/training.yaml"},
+      {"--inference_config F", "--inference_config conf/inference.yaml"},
+      {"--metrics_config F", "--metrics_config conf/metrics.yaml"},
+      {"--config F", "--config conf/training.yaml"}};
+  const std::regex command(R"(tutti (run --stage[^`\n]*))");
+  int count = 0;
+  for (std::sregex_iterator found(text.begin(), text.end(), command), end; found != end; ++found) {
+    std::string line = (*found)[1];
+    for (const auto& [named, meant] : files)
+      if (const auto at = line.find(named); at != std::string::npos)
+        line.replace(at, named.size(), meant);
+    const auto result =
+        run_command({.argv = {"bash", "-c", TUTTI_BIN_DIR "/tutti " + line + " --dry_run"},
+                     .cwd = kSource / "recipes/digits"});
+    EXPECT_TRUE(result.ok()) << result.describe();
+    ++count;
+  }
+  EXPECT_GE(count, 5);
+}
+
+TEST(Docs, StagesCompleteInBash) {
+  const std::string script = (kSource / "packaging/completions/tutti.bash").string();
+  const auto complete = [&](const std::string& words) {
+    return run_command(
+               {.argv = {"bash", "-c",
+                         "PATH=" TUTTI_BIN_DIR ":$PATH; . " + script + "; COMP_WORDS=(" + words +
+                             "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tutti; echo "
+                             "\"${COMPREPLY[*]}\""}})
+        .out;
+  };
+  EXPECT_EQ(complete("tutti run --stages tra"), "train_tokenizer train\n");
+  EXPECT_EQ(complete("tutti run --stages train inf"), "infer\n");
+  EXPECT_EQ(complete("tutti run --stage ''"), "1 2 3 4 5 6 7 8 9\n");
+}
+
 // The commands of a recipe's README with its own files: they exist, and pass the check with the overrides that are shown.
 TEST(Docs, RecipesAreCheckedAsTheirReadmesTypeThem) {
   static const std::regex kFile("conf/[^ ]+\\.yaml");

@@ -544,6 +544,39 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   EXPECT_THAT(checked.err, HasSubstr(words));
 }
 
+TEST(TrainSurface, ValidateDatasetLooksAtEveryFileOfEverySetOfTheCommand) {
+  const ToyRecipe recipe;
+  // As decoding takes it: one set is new, and has no transcript.
+  write_file_atomic(recipe.path() / "data/test.jsonl", R"({"id": "t1", "audio": "t1.wav"})"
+                                                       "\n");
+  fs::copy_file(recipe.path() / "data/utt3.wav", recipe.path() / "data/t1.wav");
+  write_file_atomic(recipe.path() / "inference.yaml", R"(recipe_dir: .
+exp_dir: ./exp/
+dataset:
+  test: [{name: mine, data_src_args: {manifest: data/test.jsonl}}]
+model: {_target_: espnet2.bin.asr_inference.Speech2Text, asr_train_config: exp/config.yaml, asr_model_file: exp/valid.loss.best.pth}
+)");
+  const auto validate = [&] {
+    return run_command(
+        {.argv = {TUTTI_BIN_DIR "/tutti", "run", "--stages", "validate_dataset",
+                  "--training_config", "train.yaml", "--inference_config", "inference.yaml"},
+         .cwd = recipe.path(),
+         .timeout = std::chrono::minutes(3)});
+  };
+  const auto first = validate();
+  ASSERT_TRUE(first.ok()) << first.describe();
+  EXPECT_THAT(first.err, HasSubstr("no errors in train (16), valid (8), mine (1); see "));
+  EXPECT_THAT(validate().err, HasSubstr("up to date, skipped"));
+  for (const char* file : {"data/t1.wav", "data/utt5.wav"}) {
+    fs::rename(recipe.path() / file, recipe.path() / "away");
+    const auto without = validate();
+    EXPECT_EQ(without.exit_code, 3) << without.describe();
+    EXPECT_THAT(without.err, HasSubstr(fs::path(file).stem().string() + ": "));
+    fs::rename(recipe.path() / "away", recipe.path() / file);
+    EXPECT_TRUE(validate().ok());
+  }
+}
+
 // The libraries of docs/extending.md.
 TEST(TrainSurface, ThePluginsOfTheDocsTrain) {
   const ToyRecipe recipe;

@@ -26,6 +26,23 @@ class ManifestDataset final : public Dataset {
   std::uint64_t hash() const override {
     return hash_combine({manifest_.hash(), static_cast<std::uint64_t>(options_.sample_rate)});
   }
+  void count_files(FilesSeen& seen) const override {
+    std::string_view before;  // segments of a recording mostly stand together
+    for (std::size_t i = 0; i < manifest_.size(); ++i) {
+      const std::string_view audio = manifest_.entry(i).audio;
+      // A command and a place in an archive are no files.
+      if (audio.empty() || audio == before || audio.back() == '|' || is_matrix_name(audio))
+        continue;
+      before = audio;
+      std::error_code absent;
+      const auto bytes = std::filesystem::file_size(audio, absent);
+      ++seen.files;
+      if (absent)
+        ++seen.missing;
+      else
+        seen.bytes += bytes;
+    }
+  }
   Sample read(std::size_t index) const override {
     const ManifestEntry entry = manifest_.entry(index);
     Sample sample;
@@ -107,6 +124,9 @@ class CombinedDataset final : public Dataset {
     return parts_[part].dataset->num_samples(local);
   }
   std::uint64_t hash() const override { return hash_; }
+  void count_files(FilesSeen& seen) const override {
+    for (const NamedDataset& part : parts_) part.dataset->count_files(seen);
+  }
 
  private:
   static void check_disjoint(const NamedDataset& a, const NamedDataset& b) {

@@ -38,6 +38,12 @@ struct Sample {
   std::map<std::string, Array> extra;  // further fields to collate, first dimension may vary
 };
 
+// What is behind a dataset on disk, told without reading it.
+struct FilesSeen {
+  std::int64_t files = 0, missing = 0;
+  std::uint64_t bytes = 0;
+};
+
 class Dataset {
  public:
   static constexpr std::size_t kMissing = TextIndex::kMissing;
@@ -54,6 +60,8 @@ class Dataset {
   virtual std::uint64_t num_samples(std::size_t index) const = 0;
   // Changes whenever the list of utterances does.
   virtual std::uint64_t hash() const = 0;
+  // Adds the files that utterances are read from, where each has one of its own.
+  virtual void count_files(FilesSeen&) const {}
 };
 
 struct AudioOptions {

@@ -153,6 +153,7 @@ class Transformed final : public Dataset {
   std::size_t find(std::string_view uid) const override { return inner_->find(uid); }
   std::uint64_t num_samples(std::size_t index) const override { return inner_->num_samples(index); }
   std::uint64_t hash() const override { return inner_->hash(); }
+  void count_files(FilesSeen& seen) const override { inner_->count_files(seen); }
   std::string text(std::size_t index) const override { return inner_->text(index); }
   Sample read(std::size_t index) const override {
     Sample sample = inner_->read(index);

@@ -1,8 +1,10 @@
 #include "tutti/systems/fingerprints.h"
 
+#include <algorithm>
 #include <set>
 
 #include "tutti/config/schemas/types.h"
+#include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 #include "tutti/systems/corpus.h"
@@ -82,10 +84,46 @@ Fingerprint create_dataset_inputs(const StageContext& context) {
            places_of(context.training));
 }
 
+std::vector<CheckedSet> checked_sets(const StageContext& context) {
+  const fs::path data_dir = context.folder("data_dir");
+  std::vector<CheckedSet> sets;
+  for (const std::string split : {"train", "valid", "test"})
+    if (context.training["dataset"][split].size() > 0)
+      sets.push_back({split, data_inputs(context.training, split, data_dir),
+                      [config = context.training, split, data_dir] {
+                        return open_corpus(config, split, data_dir, 0);
+                      }});
+  const Json known = data_inputs(context.training, "test", data_dir);
+  const auto entries = context.inference["dataset"]["test"].elements();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    Json inputs = entry_inputs(context.inference, entries[i], data_dir);
+    if (std::find(known.begin(), known.end(), inputs) != known.end()) continue;
+    std::string name = entries[i]["name"].value_or("test" + std::to_string(i));
+    if (context.training["dataset"][name].size() > 0) name += " of the inference config";
+    // One by one, as sets to decode may share utterances.
+    sets.push_back({name, std::move(inputs),
+                    [config = context.inference, i, data_dir] {
+                      return open_parts(config, "test", data_dir, 0).at(i).dataset;
+                    },
+                    false});
+  }
+  return sets;
+}
+
 Fingerprint validate_dataset_inputs(const StageContext& context) {
   Fingerprint inputs;
-  for (const char* split : {"train", "valid", "test"})
-    inputs.add(split, data_inputs(context.training, split, context.folder("data_dir")));
+  for (const CheckedSet& set : checked_sets(context)) {
+    inputs.add(set.name, set.inputs);
+    // Files by number and size, as times change with every copy.
+    data::FilesSeen seen;
+    try {
+      set.open()->count_files(seen);
+    } catch (const Error&) {
+      continue;  // the stage itself will say it better
+    }
+    inputs.add(set.name + " files",
+               {{"files", seen.files}, {"missing", seen.missing}, {"bytes", seen.bytes}});
+  }
   return inputs.add("validate_dataset", config::to_json(context.training["validate_dataset"]))
       .add("sample_rate", sample_rate_of(context.training));
 }

@@ -2,10 +2,15 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/config/node.h"
 #include "tutti/core/fingerprint.h"
+#include "tutti/data/dataset.h"
 #include "tutti/systems/stage.h"
 
 namespace tutti::systems {
@@ -18,6 +23,15 @@ Json data_inputs(const config::Node& config, std::string_view split,
                  const std::filesystem::path& data_dir);
 
 Fingerprint create_dataset_inputs(const StageContext& context);
+// What validate_dataset looks at: the sets of the training config, and test sets that only an inference
+// config given with it names. Those may have no transcript: nothing is learnt from them.
+struct CheckedSet {
+  std::string name;  // "train", "valid", "test", or that of an entry of the inference config
+  Json inputs;       // data_inputs of it
+  std::function<std::shared_ptr<const data::Dataset>()> open;
+  bool needs_text = true;
+};
+std::vector<CheckedSet> checked_sets(const StageContext& context);
 Fingerprint validate_dataset_inputs(const StageContext& context);
 Fingerprint tokenizer_inputs(const StageContext& context);
 Fingerprint statistics_inputs(const StageContext& context);

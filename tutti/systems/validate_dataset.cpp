@@ -7,8 +7,10 @@
 #include "tutti/core/log.h"
 #include "tutti/core/progress.h"
 #include "tutti/core/status.h"
+#include "tutti/core/text.h"
 #include "tutti/data/validate.h"
 #include "tutti/systems/corpus.h"
+#include "tutti/systems/fingerprints.h"
 #include "tutti/systems/stages.h"
 
 namespace tutti::systems {
@@ -26,18 +28,20 @@ void validate_dataset(const StageContext& context) {
   std::string text;
   Json json = Json::object();
   std::int64_t errors = 0;
-  for (const char* split : {"train", "valid", "test"}) {
-    if (context.training["dataset"][split].size() == 0) continue;
-    const auto dataset = open_corpus(context.training, split, data_dir, 0);
-    ProgressBar progress(fmt::format("checking {}", split), dataset->size());
+  std::vector<std::string> checked;
+  for (const CheckedSet& set : checked_sets(context)) {
+    settings.needs_text = set.needs_text;
+    const auto dataset = set.open();
+    checked.push_back(fmt::format("{} ({})", set.name, dataset->size()));
+    ProgressBar progress("checking " + set.name, dataset->size());
     const auto report = data::validate(*dataset, settings, threads,
                                        [&](std::size_t count) { progress.add(count); });
     for (const auto& [rate, count] : report.sample_rates)
       if (!has_features && rate != settings.resampled_to)
-        log::info("{}: {} of {} utterances have {} Hz and are resampled to {} Hz", split, count,
+        log::info("{}: {} of {} utterances have {} Hz and are resampled to {} Hz", set.name, count,
                   dataset->size(), rate, settings.resampled_to);
-    text += fmt::format("== {}\n{}\n", split, report.to_text());
-    json[split] = report.to_json();
+    text += fmt::format("== {}\n{}\n", set.name, report.to_text());
+    json[set.name] = report.to_json();
     errors += report.num_errors();
   }
   write_file_atomic(data_dir / "validation.json", json.dump(1) + "\n");
@@ -45,7 +49,8 @@ void validate_dataset(const StageContext& context) {
   if (errors > 0)
     throw DataError(fmt::format("{} errors in the dataset\n{}", errors, text),
                     "see " + (data_dir / "validation.txt").string());
-  log::info("no errors; see {}", shown_path(data_dir / "validation.txt"));
+  log::info("no errors in {}; see {}", join(checked, ", "),
+            shown_path(data_dir / "validation.txt"));
 }
 
 }  // namespace tutti::systems
