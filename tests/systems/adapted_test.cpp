@@ -232,7 +232,7 @@ TEST_F(Adapted, TextThatTheModelCannotSpellIsShownBeforeTraining) {
   }
   // The way out that it names is one.
   const auto mended = train("init_param: pack\n", "asr.ASRTask", "token_type: char",
-                            {"+dataset.preprocessor.text_cleaner=upper"});
+                            {"dataset.preprocessor.text_cleaner=upper"});
   EXPECT_TRUE(mended.ok()) << mended.describe();
 }
 

@@ -45,12 +45,13 @@ void refuse_missing_model(const fs::path& asked, const std::string& key) {
   if (fs::exists(asked)) return;
   const auto [missing, names] = names_around(asked);
   const std::string guess = closest_match(missing.filename().string(), names);
-  const fs::path meant =
-      missing.parent_path() / guess / fs::path(asked).lexically_relative(missing);
+  const fs::path rest = asked.lexically_relative(missing);
+  fs::path meant = missing.parent_path() / guess;
+  if (rest != ".") meant /= rest;
   throw ConfigError(
       fmt::format("{}: got '{}', but no such file, folder or pack is there", key, asked.string()),
       guess.empty() ? "nothing is downloaded here: fetch it with git or huggingface-cli first"
-                    : fmt::format("did you mean '{}'?", meant.lexically_normal().string()));
+                    : fmt::format("did you mean '{}'?", meant.string()));
 }
 
 fs::path find_weights(const fs::path& asked) {
