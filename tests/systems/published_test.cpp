@@ -399,6 +399,13 @@ TEST_F(Published, AModelThatIsNotThereIsAnsweredWithNamesThatAre) {
   EXPECT_THAT(refused("exp/training/modelpack"),
               HasSubstr("did you mean 'exp/training/model_pack'?"));
   EXPECT_THAT(refused("whisper-large"), HasSubstr("nothing is downloaded here"));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"model", "show", "exp/trainng"},
+        {"model", "convert", "exp/trainng", "out"}}) {
+    const auto result = run(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr("did you mean 'exp/training'?"));
+  }
 }
 
 TEST_F(Published, OwsmCtcSaysWhatEspnetSays) {

@@ -63,6 +63,7 @@ Json pack_config(const config::Node& training) {
 void convert_model(const fs::path& folder, const fs::path& out, bool force) {
   if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out)) && !force)
     throw ConfigError(out.string() + " is there already", "give another folder, or --force");
+  refuse_missing_model(folder, "folder");
   const speech::ModelFolder source = speech::open_model_folder(folder);
   const config::Node training = read_model_config(source);
   config::Problems problems;

@@ -102,6 +102,7 @@ std::string scaled(double value, const char* millions, const char* thousands) {
 }  // namespace
 
 Json describe_model(const fs::path& path) {
+  refuse_missing_model(path, "folder");
   const speech::ModelFolder folder = speech::open_model_folder(path);
   const fs::path shown = shown_folder(path, folder);
   const auto inside = [&](const fs::path& file) {
