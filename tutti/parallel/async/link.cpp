@@ -166,12 +166,15 @@ class AsyncLink {
     return to_json_line(make_item_of(job_.item_names, job_.indices)(index));
   }
 
-  // While one piece runs the next is claimed, unless items are so long that others should have it.
+  // While one piece runs the next is claimed, unless items are so long that others should have it, or
+  // one that has cost a worker is held: its result is on disk before anything else can kill us, or it
+  // would be blamed for its successor.
   void get_work() {
     const double item_s = note_.items == 0 ? 1 : note_.busy_s / static_cast<double>(note_.items);
     while (leaving_.empty() &&
            (claims_->held().empty() ||
-            (claims_->held().size() < 2 && item_s < 1 && state_.num_queued() <= 1))) {
+            (claims_->held().size() < 2 && claims_->held().front().strikes == 0 && item_s < 1 &&
+             state_.num_queued() <= 1))) {
       const auto found = claims_->next();
       if (!found) break;
       for (const auto& [index, error] : found->failed) on_failure(index, error);
