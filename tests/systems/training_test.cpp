@@ -1,6 +1,7 @@
 // `tutti train` when it is stopped, started again, started twice, or started with something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -471,6 +472,49 @@ TEST_F(Training, KilledAtAnyMomentOfASaveItKeepsTheSameBest) {
     ASSERT_LT(kills, 100);
   }
   EXPECT_GT(kills, 10);
+}
+
+TEST_F(Training, WeightsOfARunWhoseCheckpointsAreGoneAreNotAveragedWithOthers) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=3"}).ok());
+  for (const auto& entry : fs::directory_iterator(toy.checkpoints()))  // to free the disk
+    if (entry.path().filename().string().starts_with("step-")) fs::remove_all(entry.path());
+  const auto anew = toy.train({"trainer.max_epochs=2", "optimizer.lr=0.001", "seed=7"});
+  ASSERT_TRUE(anew.ok()) << anew.describe();
+  EXPECT_THAT(anew.err + anew.out, HasSubstr("checkpoints.before"));
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "valid.loss.ave_2best.safetensors"));
+  EXPECT_FALSE(fs::exists(toy.checkpoints() / "valid.loss.ave_3best.safetensors"));
+  EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before/valid.loss.ave_3best.safetensors"));
+  EXPECT_EQ(parse_json(read_file(toy.checkpoints() / "best.json"), "best")["valid/loss"].size(),
+            2U);
+}
+
+TEST_F(Training, AWordThatIsNoCheckpointIsRefusedWhateverIsThere) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());
+  const auto refused = toy.train({"+fit.ckpt_path=bset", "trainer.max_epochs=2"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  EXPECT_THAT(refused.err + refused.out, HasSubstr("did you mean 'best'?"));
+}
+
+TEST_F(Training, AFolderThatCannotBeWrittenToIsTheUsersToMend) {
+  if (::unshare(CLONE_NEWNS) != 0) GTEST_SKIP() << "needs root (a mount)";
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());
+  const std::string exp = toy.exp().string();
+  const auto mount = [&](const ToyTraining::Words& words) {
+    ToyTraining::Words argv = {"mount"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    const auto done = run_command({.argv = argv});
+    ASSERT_TRUE(done.ok()) << done.describe();
+  };
+  mount({"--make-rprivate", "/"});
+  mount({"--bind", exp, exp});
+  mount({"-o", "remount,ro,bind", exp});
+  const auto refused = toy.train({"trainer.max_epochs=2"});
+  EXPECT_EQ(refused.exit_code, 4) << refused.describe();
+  EXPECT_THAT(refused.err + refused.out, HasSubstr("Read-only file system"));
+  EXPECT_TRUE(run_command({.argv = {"umount", exp}}).ok());
 }
 
 TEST_F(Training, GoingBackToTheBestTakesItsOptimizerAndNeverUndoesARequeue) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <tuple>
 
 #include "tutti/config/config_files.h"
@@ -126,6 +127,20 @@ Node without(const Node& map, const Predicate& drop) {
   return Node(std::move(out), map.path());
 }
 
+// A word with a slip of the pen. A path may be of another machine, or of a folder that is gone when a
+// job that has checkpoints of its own comes back.
+void check_ckpt_path(const Node& node, Problems& problems) {
+  const std::vector<std::string> words = {"last", "best", "never"};
+  const std::string from = node.value_or<std::string>("last");
+  if (from.find('/') != std::string::npos || std::filesystem::exists(from) ||
+      std::find(words.begin(), words.end(), from) != words.end())
+    return;
+  const std::string meant = closest_match(from, words);
+  problems.add(
+      node, fmt::format("got '{}', expected last, best, never or the path of a checkpoint", from),
+      meant.empty() ? "" : fmt::format("did you mean '{}'?", meant));
+}
+
 void check_training(const Node& root, const Catalogue& catalogue, Problems& problems) {
   const Node task = root["task"];
   const Node model = root["model"];
@@ -146,7 +161,10 @@ void check_training(const Node& root, const Catalogue& catalogue, Problems& prob
   }
   parse_best_model_criterion(root["best_model_criterion"], problems);
   if (!root["tokenizer"].is_null()) tokenizer_schema().parse(root["tokenizer"], problems);
-  if (root["fit"].is_map()) check_unknown_keys(root["fit"], {"ckpt_path"}, {}, problems);
+  if (root["fit"].is_map()) {
+    check_unknown_keys(root["fit"], {"ckpt_path"}, {}, problems);
+    check_ckpt_path(root["fit"]["ckpt_path"], problems);
+  }
   check_world_size(root, problems);
 }
 

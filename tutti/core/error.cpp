@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <new>
 
 namespace tutti {
@@ -21,6 +22,9 @@ int report_and_exit_code() noexcept {
     std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(e.kind().size()), e.kind().data(),
                  e.what());
     return static_cast<int>(e.exit_code());
+  } catch (const std::filesystem::filesystem_error& e) {  // it names what was done to which path
+    std::fprintf(stderr, "io error: %s\n  fix: look at that path and its file system\n", e.what());
+    return static_cast<int>(ExitCode::kIo);
   } catch (const std::bad_alloc&) {
     std::fputs("io error: out of memory\n  fix: give the process more memory or a smaller batch\n",
                stderr);

@@ -126,6 +126,10 @@ std::string CheckpointHome::own_folder() const {
       fmt::format("trainer.default_root_dir={}", (path_.parent_path() / name).string()));
 }
 
+bool CheckpointHome::has_only_weights() const {
+  return !path_.empty() && fs::exists(path_ / "best.json") && !CheckpointStore::has_any(path_);
+}
+
 void CheckpointHome::set_aside() const {
   if (path_.empty()) return;
   if (!is_elsewhere_) return set_path_aside(link_);

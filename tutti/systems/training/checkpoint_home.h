@@ -29,6 +29,9 @@ class CheckpointHome {
   void refuse(bool fresh_start) const;
   // The override that gives this experiment a folder of its own.
   std::string own_folder() const;
+  // The best weights of a run whose checkpoints are gone: nothing to go on from, and a run that begins
+  // anew must not count them among its own.
+  bool has_only_weights() const;
   // Moves what an earlier run left to *.before: checkpoints only, whatever else lies there.
   void set_aside() const;
   // Mark and link. Call when the first step is about to be made.

@@ -406,7 +406,7 @@ Experiment::Experiment(const StageContext& context, const trainer::LoopSettings&
 bool Experiment::starts_over() const { return !restarted_ && wants_fresh_start(context_); }
 
 void Experiment::clear_way() const {
-  if (!starts_over()) return;
+  if (!starts_over() && !home_.has_only_weights()) return;
   home_.set_aside();
   set_path_aside(folder_ / "metrics.jsonl");
   trainer::LogFolders::forget(folder_);  // the loggers' files stay as they are
