@@ -124,6 +124,32 @@ TEST(JobQueueOptions, UnevenSharesAndBadTimesAreRefused) {
               HasSubstr("key 'disk' is missing"));
 }
 
+// Workers leave before the end that the scheduler goes by.
+TEST(JobQueueOptions, ATimeLimitAmongTheDirectivesIsTheWalltime) {
+  using K = SchedulerKind;
+  const auto seconds = [](K kind, const std::string& directive) {
+    return options_from(kind,
+                        "{cores: 2, memory: 1GB, job_extra_directives: ['" + directive + "']}")
+        .walltime_s;
+  };
+  EXPECT_EQ(seconds(K::kSlurm, "--time=02:00:00"), 7200);
+  EXPECT_EQ(seconds(K::kSlurm, "-t 90"), 5400);
+  EXPECT_EQ(seconds(K::kPbs, "-l walltime=01:00:00"), 3600);
+  EXPECT_EQ(seconds(K::kMoab, "-l nodes=1,walltime=01:00:00"), 3600);
+  EXPECT_EQ(seconds(K::kSge, "-l h_rt=7200"), 7200);
+  EXPECT_EQ(seconds(K::kLsf, "-W 02:00"), 7200);
+  EXPECT_EQ(seconds(K::kSlurm, "--gres=gpu:1"), 1800);
+  const Checked both = check(
+      "slurm",
+      "{cores: 2, memory: 1GB, walltime: '01:00:00', job_extra_directives: ['--time=02:00:00']}");
+  EXPECT_EQ(both.problems, "");
+  EXPECT_THAT(both.warnings,
+              HasSubstr("'--time=02:00:00' is the limit, and not walltime: 01:00:00"));
+  EXPECT_THAT(
+      check("slurm", "{cores: 2, memory: 1GB, job_extra_directives: ['--time=soon']}").warnings,
+      HasSubstr("the time in '--time=soon' is not understood"));
+}
+
 TEST(JobQueueOptions, WorkersThatDoNotFillTheirJobsArePointedOut) {
   const std::string options = "{cores: 8, processes: 4, memory: 8GB}";
   EXPECT_THAT(check("slurm", options, 15).warnings,

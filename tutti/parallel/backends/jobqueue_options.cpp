@@ -392,6 +392,46 @@ void check_gpus(const Node& options, const O& out, Problems& problems) {
                     fmt::format("set processes: {}, or ask for {} GPUs", gpus, out.processes));
 }
 
+// The time limit that a directive of the user's own sets: "--time=2:00:00", "-l h_rt=7200". Else
+// empty.
+std::string time_limit_in(SchedulerKind kind, const std::string& directive) {
+  const std::string name = directive_name(directive);
+  const auto words = split_words(directive);
+  const bool is_slurm = kind == SchedulerKind::kSlurm;
+  if ((is_slurm && (name == "-t" || name == "--time")) ||
+      (kind == SchedulerKind::kLsf && name == "-W")) {
+    const auto equals = directive.find('=');
+    if (name == "--time" && equals != std::string::npos)
+      return std::string(trim(directive.substr(equals + 1)));
+    return words.size() > 1 ? words[1] : "";
+  }
+  if (is_slurm || name != "-l") return "";
+  for (const std::string& word : words)
+    for (const std::string& part : split(word, ','))
+      for (const std::string_view key : {"walltime=", "h_rt="})
+        if (part.starts_with(key)) return part.substr(key.size());
+  return "";
+}
+
+// Workers leave before the job's end: they must know the one that the scheduler goes by.
+void take_own_time_limit(SchedulerKind kind, const Node& options, O& out, Problems& problems) {
+  for (const std::string& directive : out.extra_directives) {
+    const std::string limit = time_limit_in(kind, directive);
+    if (limit.empty()) continue;
+    const auto seconds = parse_walltime(kind, limit);
+    const bool known = seconds && *seconds > 0;
+    if (!known || (out.walltime && parse_walltime(kind, *out.walltime) != seconds))
+      problems.warn(
+          options["job_extra_directives"],
+          known ? fmt::format("'{}' is the limit, and not walltime: {}", directive, *out.walltime)
+                : fmt::format("the time in '{}' is not understood: workers leave by "
+                              "walltime: {}",
+                              directive, out.walltime.value_or("00:30:00")),
+          "give the time as walltime, and leave this directive out");
+    if (known) out.walltime = limit;
+  }
+}
+
 void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& problems) {
   if (out.cores >= 1 && out.processes == 0) out.processes = default_processes(out.cores);
   if (kind == SchedulerKind::kSlurm) check_gpus(options, out, problems);
@@ -406,6 +446,7 @@ void check_shape(SchedulerKind kind, const Node& options, O& out, Problems& prob
   if (kind == SchedulerKind::kHtcondor && !out.disk && problems.empty())
     problems.add(options, "key 'disk' is missing", "add disk: 4GB (per job)");
   if (!has(kind, "walltime")) return;
+  take_own_time_limit(kind, options, out, problems);
   if (!out.walltime) out.walltime = kind == SchedulerKind::kLsf ? "00:30" : "00:30:00";
   if (const auto seconds = parse_walltime(kind, *out.walltime); seconds && *seconds > 0) {
     out.walltime_s = *seconds;
