@@ -544,6 +544,25 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   EXPECT_THAT(checked.err, HasSubstr(words));
 }
 
+// Its first passes must not be computed in another order than later ones: going on begins with first passes again.
+TEST(TrainSurface, ATorchScriptModelGoesOnBitByBit) {
+  const ToyRecipe recipe(R"(
+def forward(self, speech, speech_lengths, text, text_lengths):
+    taps = (self.busy[:, :2] + self.bias).unsqueeze(1) * self.weight
+    h = torch.conv1d(speech.unsqueeze(1), taps, None, [80])
+    h = torch.batch_norm(h, None, None, None, None, True, 0.1, 1.0e-5, False)
+    z = torch.log_softmax(torch.relu(h).transpose(1, 2) @ self.busy + self.weight.sum(), 2)
+    return (z * z).mean()
+)");
+  ASSERT_TRUE(recipe.train({"exp_dir=./once/", "trainer.max_epochs=2"}).ok());
+  ASSERT_TRUE(recipe.train({"exp_dir=./twice/", "trainer.max_epochs=1"}).ok());
+  ASSERT_TRUE(recipe.train({"exp_dir=./twice/", "trainer.max_epochs=2"}).ok());
+  for (const char* file : {"model", "optimizer", "extra"}) {
+    const std::string path = std::string("/checkpoints/step-00000008/") + file + ".safetensors";
+    EXPECT_TRUE(recipe.read("once" + path) == recipe.read("twice" + path)) << file;
+  }
+}
+
 TEST(TrainSurface, ValidateDatasetLooksAtEveryFileOfEverySetOfTheCommand) {
   const ToyRecipe recipe;
   // As decoding takes it: one set is new, and has no transcript.

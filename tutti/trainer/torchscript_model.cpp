@@ -1,6 +1,7 @@
 #include "tutti/trainer/torchscript_model.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -39,6 +40,10 @@ class TorchScriptModel final : public TrainableModel {
     if (std::find(known.begin(), known.end(), options_.loss) == known.end())
       throw ConfigError(fmt::format("model.loss: got '{}', expected one of {}", options_.loss,
                                     join(known, ", ")));
+    // A profiling executor computes its first passes in another order than later ones, and a run
+    // that goes on begins with first passes again: it would end with other weights. Without
+    // profiles every pass is compiled and computed alike.
+    torch::jit::getProfilingMode() = false;
     try {
       module_ = torch::jit::load(options_.path.string(), at::kCPU);
     } catch (const std::exception& error) {  // c10::Error, or what the parser of its code throws
