@@ -46,7 +46,7 @@ int run_pack(int argc, char** argv) {
       on_bad = "stop";
   data::PackSettings settings;
   std::string output;
-  bool quiet = false, json = false;
+  bool quiet = false, json = false, force = false;
   app.add_option("--manifest", manifest, "a .jsonl or .tsv manifest");
   app.add_option("--wav_scp", wav_scp, "Kaldi's list of audio files");
   app.add_option("--text", text, "Kaldi's transcripts");
@@ -54,6 +54,7 @@ int run_pack(int argc, char** argv) {
   app.add_option("--segments", segments, "Kaldi's segments");
   app.add_option("--root", root, "where relative audio paths start");
   app.add_option("--output", output, "the archive to write");
+  app.add_flag("--force", force, "replace an archive that is there");
   app.add_option("--encoding", settings.encoding, "keep (default), wav or flac");
   app.add_option("--sample_rate", settings.sample_rate, "resample to this rate, Hz");
   app.add_option("--num_threads", settings.num_threads, "reading threads");
@@ -75,6 +76,9 @@ int run_pack(int argc, char** argv) {
     return 0;
   }
   if (output.empty()) throw ConfigError("--output is missing", "say where the archive goes");
+  if (!force && std::filesystem::exists(output))
+    throw ConfigError(fmt::format("--output: got {}, which is there already", output),
+                      "choose another name, or replace it with --force");
   settings.output = output;
   settings.on_bad = on_bad == "skip" ? data::OnBad::kSkip : data::OnBad::kStop;
   const data::Manifest list = read_manifest(

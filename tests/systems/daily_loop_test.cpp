@@ -377,10 +377,16 @@ class DatasetReader : public BuiltRecipe {
 
 TEST_F(DatasetReader, AnArchiveIsTrainedOnAndDecoded) {
   for (const char* split : {"train", "valid", "test"}) {
-    const CommandResult packed =
-        run({"pack", "--manifest", (path_ / "data" / (std::string(split) + ".jsonl")).string(),
-             "--output", (path_ / (std::string(split) + ".tta")).string()});
+    std::vector<std::string> words = {"pack", "--manifest",
+                                      (path_ / "data" / (std::string(split) + ".jsonl")).string(),
+                                      "--output", (path_ / (std::string(split) + ".tta")).string()};
+    const CommandResult packed = run(words);
     ASSERT_TRUE(packed.ok()) << packed.describe();
+    const CommandResult again = run(words);
+    EXPECT_EQ(again.exit_code, 2) << again.describe();
+    EXPECT_THAT(again.err, HasSubstr("replace it with --force"));
+    words.push_back("--force");
+    EXPECT_TRUE(run(words).ok());
   }
   const std::string training =
       training_with("{data_src: archive, data_src_args: {archive: \"${recipe_dir}/train.tta\"}}",

@@ -10,7 +10,6 @@ namespace {
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
-using testing::StartsWith;
 
 Progress some_progress() {
   Progress p;
@@ -60,10 +59,24 @@ TEST(Console, TheProgressLineFitsTheTerminal) {
   EXPECT_EQ(progress_line(p, 200),
             "[................] epoch 2/50, step 120/3000, loss 1.25, valid/loss 1.5, lr 0.001, "
             "93 s audio/s, eta 1h03m, GPU 3.0 GiB");
-  EXPECT_THAT(progress_line(p, 112), StartsWith("epoch 2/50"));
+  EXPECT_EQ(progress_line(p, 100),
+            "[................] epoch 2/50, step 120/3000, loss 1.25, valid/loss 1.5, "
+            "93 s audio/s, eta 1h03m");
   EXPECT_EQ(progress_line(p, 80),
-            "epoch 2/50, step 120/3000, loss 1.25, valid/loss 1.5, 93 s audio/s, eta 1h03m");
+            "[........] epoch 2/50, step 120/3000, loss 1.25, valid/loss 1.5, eta 1h03m");
   EXPECT_EQ(progress_line(p, 40), "epoch 2/50, step 120/3000, loss 1.25");
+}
+
+TEST(Console, ANarrowTableOfEpochsHasTheLosses) {
+  EpochRow row{.epoch = 1, .step = 10, .train = {{"loss", 2}}, .valid = {{"loss", 1.5}}};
+  row.best = true;
+  for (const std::size_t columns : {22, 40, 50, 60}) {
+    const auto lines = EpochTable().add(row, columns);
+    EXPECT_THAT(lines.at(0), HasSubstr("    loss"));
+    EXPECT_EQ(lines.at(0).find("val loss") != std::string::npos, columns >= 40);
+    EXPECT_LE(lines.at(1).size(), columns);
+  }
+  EXPECT_THAT(EpochTable().add(row, 60).at(0), HasSubstr("lr"));
 }
 
 TEST(Console, TheTableOfEpochsKeepsItsColumns) {

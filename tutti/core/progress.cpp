@@ -13,10 +13,23 @@
 
 namespace tutti {
 
-std::string progress_bar(double share) {
-  constexpr std::size_t kWidth = 16;
-  const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kWidth);
-  return fmt::format("[{}{}] ", std::string(full, '#'), std::string(kWidth - full, '.'));
+std::string progress_bar(double share, std::size_t width) {
+  const auto full =
+      static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(width));
+  return fmt::format("[{}{}] ", std::string(full, '#'), std::string(width - full, '.'));
+}
+
+std::string fitted_line(double share, const std::string& text, std::size_t columns) {
+  const auto fitted = [&](std::size_t room) {
+    return text.size() <= room ? text : text.substr(0, std::min(room, text.rfind(", ", room)));
+  };
+  const std::string bar = progress_bar(share);
+  if (columns > bar.size()) {
+    const std::string behind = fitted(columns - bar.size());
+    if (behind.find("ETA") != std::string::npos || text.find("ETA") == std::string::npos)
+      return bar + behind;
+  }
+  return fitted(columns);
 }
 
 std::string rate_and_rest(double rate, std::uint64_t left) {
@@ -44,7 +57,8 @@ void ProgressBar::add(std::uint64_t count) noexcept try {
   const std::scoped_lock lock(mutex_);
   done_ += count;
   const auto now = Clock::now();
-  const bool draws = log::terminal_columns() > 0;
+  const int columns = log::terminal_columns();
+  const bool draws = columns > 0;
   const auto every = draws ? Clock::duration(std::chrono::milliseconds(200))
                            : Clock::duration(std::chrono::seconds(30));
   if (now - begin_ < kQuiet || now - shown_ < every) return;
@@ -52,9 +66,9 @@ void ProgressBar::add(std::uint64_t count) noexcept try {
   const std::string text =
       line(what_, done_, total_, std::chrono::duration<double>(now - begin_).count());
   if (draws)
-    log::status(progress_bar(static_cast<double>(done_) /
-                             static_cast<double>(std::max<std::uint64_t>(total_, 1))) +
-                text);
+    log::status(fitted_line(
+        static_cast<double>(done_) / static_cast<double>(std::max<std::uint64_t>(total_, 1)), text,
+        static_cast<std::size_t>(columns - 1)));
   else
     log::info("{}", text);
 } catch (const std::exception&) {  // out of memory: nothing to show, and nothing depends on it

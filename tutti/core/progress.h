@@ -15,7 +15,11 @@
 namespace tutti {
 
 // "[####............] " for a quarter; shares beyond 0 and 1 are cut off.
-std::string progress_bar(double share);
+std::string progress_bar(double share, std::size_t width = 16);
+
+// The bar and `text` for a terminal of so many columns. What is too long goes by whole parts (", "), from the
+// end; the bar goes rather than the ETA.
+std::string fitted_line(double share, const std::string& text, std::size_t columns);
 
 // "120/s, ETA 6.2 s"; without the second half when nothing is left.
 std::string rate_and_rest(double rate, std::uint64_t left);

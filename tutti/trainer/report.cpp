@@ -201,7 +201,9 @@ void log_interval(Run& run) {
     progress.items_per_second = pace.items_per_second;
     progress.wait_share = pace.wait_share;
     if (run.in.control.world_size() > 1) progress.wait_rank = static_cast<int>(pace.wait_rank);
-    run.console.seconds_per_step = t.total / n;
+    // Smoothed: one slow interval on a busy machine should not double what is left.
+    double& pace_now = run.console.seconds_per_step;
+    pace_now = pace_now > 0 ? 0.8 * pace_now + 0.2 * t.total / n : t.total / n;
     update_progress(run);
     // A terminal shows them in its last line, the log file has them all.
     if (draws(run))
@@ -258,8 +260,8 @@ void summarise_epoch(Run& run) {
                  .seconds = elapsed_since(run.console.epoch_start),
                  .best = std::exchange(run.console.validation_is_best, false)};
     if (draws(run)) {
-      const auto columns = static_cast<std::size_t>(log::terminal_columns());
-      for (const std::string& line : run.console.table.add(row, columns - 18))
+      const int columns = std::max(0, log::terminal_columns() - 18);  // beside "12:00:00 [train] "
+      for (const std::string& line : run.console.table.add(row, static_cast<std::size_t>(columns)))
         log::info("{}", line);
     } else {
       log::info("{}", log_line(row));
@@ -294,9 +296,11 @@ void report_end(Run& run, const std::string& reason) {
   std::set<std::string> told;  // a callback may watch what best_model_criterion does
   for (const Criterion& criterion : run.in.criteria)
     if (const auto best = run.store->top(criterion)) {
-      const auto line =
-          fmt::format("best {}: {:.4g} (epoch {}, step {}) in {}", criterion.metric, best->value,
-                      best->epoch + 1, best->step, shown_path(best->file));
+      const auto line = fmt::format(
+          "best {}: {:.4g} (epoch {}, step {}) in {}{}", criterion.metric, best->value,
+          best->epoch + 1, best->step, shown_path(best->file),
+          best->file.filename().string().starts_with("epoch") ? " (files count epochs from 0)"
+                                                              : "");
       if (told.insert(line).second) log::info("{}", line);
     }
 }

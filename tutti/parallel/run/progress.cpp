@@ -64,9 +64,9 @@ void Progress::show(const RunReport& report, bool last) {
   const std::string text = line(report, total_, done_before_);
   if (terminal_ && !last) {
     const std::uint64_t done = done_before_ + report.done;
-    log::status(progress_bar(static_cast<double>(done) /
-                             static_cast<double>(std::max<std::uint64_t>(total_, 1))) +
-                text);
+    log::status(fitted_line(
+        static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1)), text,
+        static_cast<std::size_t>(std::max(1, log::terminal_columns() - 1))));
     return;
   }
   log::status("");

@@ -94,7 +94,8 @@ std::string log_line(const Progress& p) {
 std::string progress_line(const Progress& p, std::size_t columns) {
   std::string bar;
   if (p.steps && *p.steps > 0)
-    bar = progress_bar(static_cast<double>(p.step) / static_cast<double>(*p.steps));
+    bar = progress_bar(static_cast<double>(p.step) / static_cast<double>(*p.steps),
+                       columns >= kLineWidth ? 16 : 8);
   const auto loss = p.train.find("loss");
   enum { kEpoch, kStep, kLoss, kValidation, kRate, kSpeed, kEta, kMemory, kParts };
   std::vector<std::string> parts(kParts);
@@ -106,8 +107,11 @@ std::string progress_line(const Progress& p, std::size_t columns) {
   parts[kSpeed] = speed(p);
   parts[kEta] = eta(p);
   if (p.device_bytes > 0) parts[kMemory] = "GPU " + format_bytes(p.device_bytes);
+  for (const int least : {kMemory, kRate, kSpeed})  // what a narrow one can miss
+    if (bar.size() + join_some(parts).size() >= columns)
+      parts[static_cast<std::size_t>(least)].clear();
   if (bar.size() + join_some(parts).size() < columns) return bar + join_some(parts);
-  for (const int least : {kMemory, kRate, kSpeed, kValidation, kEta})  // what a narrow one can miss
+  for (const int least : {kValidation, kEta})
     if (join_some(parts).size() > columns) parts[static_cast<std::size_t>(least)].clear();
   return join_some(parts).substr(0, columns);
 }
@@ -123,14 +127,21 @@ std::string log_line(const EpochRow& row) {
 }
 
 std::vector<std::string> EpochTable::add(const EpochRow& row, std::size_t columns) {
-  constexpr std::size_t kNumber = 11, kFixed = 5 + 9 + 10 + 9 + 2;
+  constexpr std::size_t kNumber = 11, kEpoch = 5 + 2, kStep = 9, kRate = 10, kTime = 9;
   std::vector<std::string> lines;
   if (!started_) {
     started_ = true;
-    const std::size_t room =
-        std::min<std::size_t>(columns, kLineWidth) > kFixed
-            ? (std::min<std::size_t>(columns, kLineWidth) - kFixed) / (kNumber + 1)
-            : 0;
+    // On a narrow terminal the two losses get the room, rather than rate and step; one of them
+    // rather than the time.
+    const auto room_beside = [&](std::size_t fixed) {
+      const std::size_t width = std::min<std::size_t>(columns, kLineWidth);
+      return width > fixed ? (width - fixed) / (kNumber + 1) : 0;
+    };
+    has_rate_ = room_beside(kEpoch + kStep + kRate + kTime) >= 2;
+    has_step_ = room_beside(kEpoch + kStep + kTime) >= 2;
+    has_time_ = room_beside(kEpoch + kTime) >= 1;
+    const std::size_t room = room_beside(kEpoch + (has_step_ ? kStep : 0) +
+                                         (has_rate_ ? kRate : 0) + (has_time_ ? kTime : 0));
     const auto take = [&](bool of_validation, const Numbers& numbers, std::size_t most) {
       for (const auto& [name, value] : ordered(numbers)) {
         if (most == 0 || metrics_.size() >= room) return;
@@ -144,21 +155,26 @@ std::vector<std::string> EpochTable::add(const EpochRow& row, std::size_t column
       metrics_.clear();
       take(false, row.train, room);
     }
-    std::string header = fmt::format("{:>5}{:>9}", "epoch", "step");
+    std::string header = fmt::format("{:>5}", "epoch");
+    if (has_step_) header += fmt::format("{:>9}", "step");
     for (const auto& [of_validation, name] : metrics_)
       header += fmt::format(" {:>{}}", (of_validation ? "val " + name : name).substr(0, kNumber),
                             kNumber);
-    lines.push_back(header + fmt::format("{:>10}{:>9}", "lr", "time"));
+    if (has_rate_) header += fmt::format("{:>10}", "lr");
+    if (has_time_) header += fmt::format("{:>9}", "time");
+    lines.push_back(header);
   }
-  std::string line = fmt::format("{:>5}{:>9}", row.epoch, row.step);
+  std::string line = fmt::format("{:>5}", row.epoch);
+  if (has_step_) line += fmt::format("{:>9}", row.step);
   for (const auto& [of_validation, name] : metrics_) {
     const Numbers& numbers = of_validation ? row.valid : row.train;
     const auto found = numbers.find(name);
     line += fmt::format(
         " {:>{}}", found == numbers.end() ? "-" : fmt::format("{:.4g}", found->second), kNumber);
   }
-  lines.push_back(line + fmt::format("{:>10.3g}{:>9}{}", row.lr, format_duration(row.seconds),
-                                     row.best ? " *" : ""));
+  if (has_rate_) line += fmt::format("{:>10.3g}", row.lr);
+  if (has_time_) line += fmt::format("{:>9}", format_duration(row.seconds));
+  lines.push_back(line + (row.best ? " *" : ""));
   return lines;
 }
 

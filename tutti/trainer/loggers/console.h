@@ -63,7 +63,7 @@ class EpochTable {
 
  private:
   std::vector<std::pair<bool, std::string>> metrics_;  // of validation or training; name
-  bool started_ = false;
+  bool started_ = false, has_step_ = true, has_rate_ = true, has_time_ = true;
 };
 
 struct ModelPart {
