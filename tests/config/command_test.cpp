@@ -87,6 +87,18 @@ TEST(ConfigCommand, EveryRecipeTakesItsParallelFiles) {
   EXPECT_GE(count, 15);
 }
 
+TEST(ConfigCommand, ABatchSizeInTheWrongPlaceIsShownItsOwn) {
+  const std::string file =
+      (fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf/training.yaml").string();
+  for (const char* place : {"dataloader.train.", "dataloader.train.iter_factory."}) {
+    const CommandResult result =
+        run_tutti({"config", "check", "--no_files", file, std::string(place) + "batch_size=8"});
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr("belongs to the batches: "));
+    EXPECT_THAT(result.err, HasSubstr("batches.batch_size"));
+  }
+}
+
 TEST(ConfigCommand, ModelsOfInferenceNamesSlipsAndDevices) {
   const TempFolder folder;
   const fs::path file = folder.path() / "inference.yaml";

@@ -77,6 +77,8 @@ Schema<FactoryKeys> factory_schema() {
   for (const char* key :
        {"total_shards", "dist_world_size", "batch_distribution", "on_bad", "plan_cache"})
     s.elsewhere(key, fmt::format("belongs beside iter_factory, not in it"));
+  for (const char* key : {"batch_size", "batch_bins"})
+    s.elsewhere(key, fmt::format("belongs to the batches: batches.{}", key));
   return s;
 }
 
@@ -89,6 +91,10 @@ Schema<FactoryKeys> mode_schema() {
   s.field("batches", &FactoryKeys::batches, "the batch sampler");
   s.elsewhere("multiple_iterator",
               "not supported; use total_shards and dist_world_size to cut the data");
+  for (const char* key : {"batch_size", "batch_bins"})
+    s.elsewhere(key, fmt::format("belongs to the batches: iter_factory.batches.{0}, or batches.{0} "
+                                 "of a mode without a factory",
+                                 key));
   return s;
 }
 
