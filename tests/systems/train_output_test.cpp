@@ -71,6 +71,7 @@ TEST(TrainOutput, AFileGetsShortPlainLinesWithEachValueOnce) {
   EXPECT_THAT(text, HasSubstr("model: 4 parameters, 16 B in float32"));
   EXPECT_THAT(text, HasSubstr("best valid/loss: "));
   EXPECT_THAT(text, HasSubstr("in exp/checkpoints/epoch"));
+  EXPECT_THAT(text, HasSubstr("(names of files count epochs from 0)"));
   const Json line = recipe.metrics().front();
   for (const char* name : {"train/loss", "train/loss_toy", "optim0_lr0", "time/forward"})
     EXPECT_TRUE(line.contains(name)) << name;

@@ -294,15 +294,16 @@ void report_end(Run& run, const std::string& reason) {
             run.step == 1 ? "" : "s", format_duration(elapsed_since(run.started)), reason);
   if (!run.store) return;
   std::set<std::string> told;  // a callback may watch what best_model_criterion does
+  bool names_epochs = false;
   for (const Criterion& criterion : run.in.criteria)
     if (const auto best = run.store->top(criterion)) {
-      const auto line = fmt::format(
-          "best {}: {:.4g} (epoch {}, step {}) in {}{}", criterion.metric, best->value,
-          best->epoch + 1, best->step, shown_path(best->file),
-          best->file.filename().string().starts_with("epoch") ? " (files count epochs from 0)"
-                                                              : "");
+      const auto line =
+          fmt::format("best {}: {:.4g} (epoch {}, step {}) in {}", criterion.metric, best->value,
+                      best->epoch + 1, best->step, shown_path(best->file));
       if (told.insert(line).second) log::info("{}", line);
+      names_epochs |= best->file.filename().string().starts_with("epoch");
     }
+  if (names_epochs) log::info("(names of files count epochs from 0)");
 }
 
 }  // namespace tutti::trainer
