@@ -87,13 +87,15 @@ Fingerprint create_dataset_inputs(const StageContext& context) {
 std::vector<CheckedSet> checked_sets(const StageContext& context) {
   const fs::path data_dir = context.folder("data_dir");
   std::vector<CheckedSet> sets;
-  for (const std::string split : {"train", "valid", "test"})
-    if (context.training["dataset"][split].size() > 0)
-      sets.push_back({split, data_inputs(context.training, split, data_dir),
-                      [config = context.training, split, data_dir] {
-                        return open_corpus(config, split, data_dir, 0);
-                      }});
-  const Json known = data_inputs(context.training, "test", data_dir);
+  Json known = Json::array();  // entries of the training config
+  for (const std::string split : {"train", "valid", "test"}) {
+    Json inputs = data_inputs(context.training, split, data_dir);
+    if (inputs.empty()) continue;
+    known.insert(known.end(), inputs.begin(), inputs.end());
+    sets.push_back({split, std::move(inputs), [config = context.training, split, data_dir] {
+                      return open_corpus(config, split, data_dir, 0);
+                    }});
+  }
   const auto entries = context.inference["dataset"]["test"].elements();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Json inputs = entry_inputs(context.inference, entries[i], data_dir);
