@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "tests/systems/toy_training.h"
@@ -559,6 +561,39 @@ TEST_F(Training, WhatCannotWorkIsRefusedWithItsKey) {
   EXPECT_THAT(
       refused({"best_model_criterion=[[valid/bleu, 3, max]]", "trainer.num_sanity_val_steps=2"}),
       testing::AllOf(HasSubstr("valid/bleu"), HasSubstr("valid/loss")));
+}
+
+std::set<std::string> kept_saves(const ToyTraining& toy) {  // not the best: these have a metric
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(toy.checkpoints())) {
+    const std::string name = entry.path().filename().string();
+    if (std::regex_match(name, std::regex("epoch\\d+_step\\d+\\.safetensors"))) names.insert(name);
+  }
+  return names;
+}
+
+TEST_F(Training, ACallbackThatKeepsAllKeepsOnlyItsOwnSaves) {
+  const ToyTraining toy;
+  const auto trained =
+      toy.train({"trainer.max_epochs=4", "+trainer.limit_train_batches=2",
+                 "+trainer.callbacks=[{_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2},"
+                 "{_target_: ModelCheckpoint, monitor: valid/loss, every_n_train_steps: 1}]"});
+  ASSERT_TRUE(trained.ok()) << trained.describe();
+  EXPECT_THAT(kept_saves(toy),
+              testing::ElementsAre("epoch1_step4.safetensors", "epoch3_step8.safetensors"));
+}
+
+TEST_F(Training, WhatCtrlCSavesIsNotKeptForGood) {
+  const ToyTraining toy(4, 100);
+  const ToyTraining::Words kept = {
+      "+trainer.callbacks=[{_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2}]"};
+  Process process = toy.start(kept);
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] { return toy.steps() > 0; })) << toy.log();
+  ::kill(process.pid(), SIGINT);
+  ASSERT_EQ(process.wait().exit_code, 130) << toy.log();
+  const auto resumed = toy.train(kept);
+  ASSERT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_THAT(kept_saves(toy), testing::ElementsAre("epoch1_step48.safetensors"));
 }
 
 TEST_F(Training, Bf16WeightsTrainOnTwoRanks) {

@@ -146,8 +146,9 @@ trainer:
   ASSERT_EQ(plan.criteria.size(), 2u);
   EXPECT_GT(plan.criteria[1].keep, 1'000'000);
   EXPECT_EQ(plan.loop.save_every_seconds, 600);
-  EXPECT_TRUE(plan.loop.keep_saves);
-  EXPECT_EQ(plan.loop.keep_every_n_epochs, 5);
+  ASSERT_EQ(plan.loop.kept_saves.size(), 1u);
+  EXPECT_EQ(plan.loop.kept_saves[0].every_n_epochs, 5);
+  EXPECT_FALSE(plan.loop.kept_saves[0].timed);
   EXPECT_EQ(plan.loop.average_best, 3);
   try {
     plan_of(R"(

@@ -179,19 +179,20 @@ TEST(Loop, KeepsTheBestAndAveragesThem) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "last"));
 }
 
-TEST(Loop, KeepsTheWeightsOfEverySaveWhenAskedTo) {
+TEST(Loop, KeepsTheWeightsOfTheSavesThatWereAskedFor) {
   TempFolder folder;
   SmallRun s;
   s.settings.max_epochs = 4;
   s.settings.checkpoint_folder = folder.path();
-  s.settings.save_every_n_steps = 4;
-  s.settings.keep_saves = true;
-  s.settings.keep_every_n_epochs = 2;
+  s.settings.save_every_n_steps = 3;  // not to be kept
+  s.settings.kept_saves = {{.every_n_steps = 4}, {.every_n_epochs = 2}};
   s.run();
   const auto kept = [&](const char* name) { return std::filesystem::exists(folder.path() / name); };
   EXPECT_TRUE(kept("epoch0_step4.safetensors"));
   EXPECT_TRUE(kept("epoch0_step8.safetensors"));
+  EXPECT_FALSE(kept("epoch0_step3.safetensors"));
   EXPECT_FALSE(kept("epoch0_step10.safetensors"));  // the first epoch's end
+  EXPECT_FALSE(kept("epoch2_step30.safetensors"));
   EXPECT_TRUE(kept("epoch1_step20.safetensors"));
   EXPECT_TRUE(kept("epoch3_step40.safetensors"));
 }
@@ -201,7 +202,7 @@ TEST(Loop, SavesByTheClock) {
   SmallRun s;
   s.settings.checkpoint_folder = folder.path();
   s.settings.save_every_seconds = 1e-9;  // after every step
-  s.settings.keep_saves = true;
+  s.settings.kept_saves = {{.timed = true}};
   s.run();
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "epoch0_step3.safetensors"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "epoch1_step17.safetensors"));

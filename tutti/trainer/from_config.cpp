@@ -109,6 +109,14 @@ void read_swa(const config::SwaSettings& s, TrainingPlan& plan) {
   plan.callbacks.push_back(make_swa(first));
 }
 
+KeptSaves kept_saves(const config::ModelCheckpointSettings& s) {
+  const bool at_steps = s.every_n_train_steps || s.train_time_interval;
+  return {.every_n_epochs = s.every_n_epochs.value_or(at_steps ? 0 : 1),
+          .every_n_steps = s.every_n_train_steps.value_or(0),
+          .timed = s.train_time_interval.has_value(),
+          .validated = !at_steps && !s.every_n_epochs};
+}
+
 // Callbacks that set the loop's own numbers. False: it is another one.
 bool read_loop_callback(const Component& component, const Node& node, TrainingPlan& plan,
                         Problems& problems) {
@@ -120,9 +128,10 @@ bool read_loop_callback(const Component& component, const Node& node, TrainingPl
       plan.criteria.push_back({*s.monitor, s.mode == "max" ? Better::kHigher : Better::kLower,
                                s.save_top_k > 0 ? s.save_top_k : std::numeric_limits<int>::max(),
                                s.every_n_epochs.value_or(1)});
-    if (!s.monitor && s.save_top_k == -1) plan.loop.keep_saves = true;
-    if (s.every_n_train_steps) plan.loop.save_every_n_steps = *s.every_n_train_steps;
-    if (s.every_n_epochs) plan.loop.keep_every_n_epochs = *s.every_n_epochs;
+    const bool keeps_all = !s.monitor && s.save_top_k == -1;
+    if (keeps_all) plan.loop.kept_saves.push_back(kept_saves(s));
+    if (s.every_n_train_steps && !keeps_all)
+      plan.loop.save_every_n_steps = *s.every_n_train_steps;
     if (s.train_time_interval) plan.loop.save_every_seconds = s.train_time_interval->seconds;
     if (!s.dirpath.empty()) plan.loop.checkpoint_folder = s.dirpath;
     return true;

@@ -199,7 +199,7 @@ FitResult finished(Run& run, FitEnd end, std::string reason) {
 
 // All ranks agreed to.
 FitResult stopped(Run& run) {
-  save(run, /*epoch_over=*/false);
+  save(run, SavedAt::kStep);
   return finished(run, run.signal == SIGINT ? FitEnd::kInterrupted : FitEnd::kPreempted,
                   fmt::format("stopped by {} after step {}{}", signal_name(run.signal), run.step,
                               run.settings.checkpoint_folder.empty()
@@ -264,7 +264,7 @@ FitResult train(Run& run) {
     if (run.validation_pending) {  // a signal came before it was done
       if (!validate(run, std::nullopt, false)) return stop_here();
       validated_step = run.step;
-      if (!epoch_over) save(run, false);
+      if (!epoch_over) save(run, SavedAt::kStep);
     }
     while (!epoch_over && !enough_steps(run)) {
       control.set_phase(fmt::format("epoch {} step {}", run.epoch, run.step));
@@ -306,16 +306,14 @@ FitResult train(Run& run) {
       run.validation_pending = validation_due(run, length, batch_before, epoch_over);
       if (verdict.stop) return stop_here();
       if (verdict.time_up) {
-        save(run, false);
+        save(run, SavedAt::kStep);
         return finished(run, FitEnd::kTimeUp, fmt::format("max_time after step {}", run.step));
       }
       if (run.validation_pending) {
         if (!validate(run, std::nullopt, false)) return stop_here();
-        if (!epoch_over) save(run, false);
-      } else if (stepped && !epoch_over &&
-                 (verdict.save || (run.settings.save_every_n_steps > 0 &&
-                                   run.step % run.settings.save_every_n_steps == 0))) {
-        save(run, false);
+        if (!epoch_over) save(run, verdict.save ? SavedAt::kClock : SavedAt::kStep);
+      } else if (stepped && !epoch_over && (verdict.save || step_save_due(run))) {
+        save(run, verdict.save ? SavedAt::kClock : SavedAt::kStep);
       }
     }
     const bool complete = epoch_over || out_of_data;
@@ -325,7 +323,7 @@ FitResult train(Run& run) {
       if (!validate(run, std::nullopt, false)) return stop_here();
     }
     summarise_epoch(run);
-    save(run, complete);
+    save(run, complete ? SavedAt::kEpochEnd : SavedAt::kStep);
     if (complete) begin_epoch(run, run.epoch + 1);
   }
   return finished(run, FitEnd::kDone, end_of(run, begun));
@@ -505,7 +503,7 @@ FitResult fit(FitInputs& inputs) {
       logger->rewind(run.resumed ? run.step : -1, run.validation_pending);
     allow_recording(run);
     report_start(run);
-    run.started = run.last_save = std::chrono::steady_clock::now();
+    run.started = run.last_timed_save = std::chrono::steady_clock::now();
     const LookedAt looked_at(inputs);
     std::optional<torch::autograd::DetectAnomalyGuard> watching;
     if (run.settings.detect_anomaly) watching.emplace();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -221,6 +222,18 @@ void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
       world, accumulate, old_world, old_accumulate, ratio, keep, ratio);
 }
 
+bool is_nth(std::int64_t count, std::int64_t n) { return n > 0 && count > 0 && count % n == 0; }
+
+// Goes by the place, not by who made the save: a signal may come where one was due anyway.
+bool is_kept(const Run& run, SavedAt at, bool validated) {
+  const auto& kept = run.settings.kept_saves;
+  return std::any_of(kept.begin(), kept.end(), [&](const KeptSaves& asked) {
+    return (at == SavedAt::kEpochEnd && is_nth(run.epoch + 1, asked.every_n_epochs)) ||
+           is_nth(run.step, asked.every_n_steps) || (at == SavedAt::kClock && asked.timed) ||
+           (validated && asked.validated);
+  });
+}
+
 }  // namespace
 
 NamedTensors held_weights(Run& run) {
@@ -239,8 +252,16 @@ void seed_everything(Run& run) {
   torch::manual_seed(static_cast<std::int64_t>(hash_combine({run.settings.seed, rank}) >> 1));
 }
 
-void save(Run& run, bool epoch_over) {
+bool step_save_due(const Run& run) {
+  const auto& kept = run.settings.kept_saves;
+  return is_nth(run.step, run.settings.save_every_n_steps) ||
+         std::any_of(kept.begin(), kept.end(),
+                     [&](const KeptSaves& asked) { return is_nth(run.step, asked.every_n_steps); });
+}
+
+void save(Run& run, SavedAt at) {
   if (run.settings.checkpoint_folder.empty()) return;
+  const bool epoch_over = at == SavedAt::kEpochEnd;
   const Metrics metrics = std::exchange(run.unsaved_validation, {});
   if (run.saved_step == run.step && metrics.empty() && !epoch_over &&
       run.saved_pending == run.validation_pending)
@@ -253,7 +274,7 @@ void save(Run& run, bool epoch_over) {
   total.add(run.interval.merged(run.in.control, "metrics"));
   run.saved_step = run.step;
   run.saved_pending = run.validation_pending;
-  run.last_save = std::chrono::steady_clock::now();
+  if (at == SavedAt::kClock) run.last_timed_save = std::chrono::steady_clock::now();
   if (!run.store) return;
 
   Checkpoint checkpoint;
@@ -298,8 +319,7 @@ void save(Run& run, bool epoch_over) {
     mark_parts(*placements, checkpoint);
     shared = agree_on_save(checkpoint, run.in.control);
   }
-  const bool keep = run.settings.keep_saves &&
-                    (!epoch_over || (run.epoch + 1) % run.settings.keep_every_n_epochs == 0);
+  const bool keep = is_kept(run, at, /*validated=*/!metrics.empty());
   run.store->save(std::move(checkpoint), {run.epoch, run.step, metrics, keep}, std::move(shared));
 }
 

@@ -96,7 +96,7 @@ struct Run {
   std::string stop_reason;
   std::optional<std::int64_t> batches_in_epoch;  // per rank
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_save = started;
+  std::chrono::steady_clock::time_point last_timed_save = started;
 
   bool is_main() const { return in.control.rank() == 0; }
   int accumulate() const { return settings.accumulate_grad_batches.at(epoch); }  // batches per step
@@ -166,7 +166,14 @@ bool validation_due(const Run& run, std::optional<std::int64_t> batches_in_epoch
 NamedTensors held_weights(Run& run);  // parameters, or this rank's parts of them
 void seed_everything(Run& run);
 bool restore(Run& run);
-void save(Run& run, bool epoch_over);
+enum class SavedAt {
+  kStep,
+  kClock,  // because save_every_seconds are over
+  kEpochEnd,
+};
+void save(Run& run, SavedAt at);
+// Whether a callback asked for a save after this step, by its number.
+bool step_save_due(const Run& run);
 
 // report.cpp
 void log_interval(Run& run);

@@ -43,6 +43,15 @@ struct LastPhase {
   bool cosine = true;
 };
 
+// Saves whose weights stay, beyond the best and the last: those that one callback asked for, not
+// those made for others, for signals or for limits.
+struct KeptSaves {
+  int every_n_epochs = 0;          // at their ends; 0: none
+  std::int64_t every_n_steps = 0;  // these are made for it, too; 0: none
+  bool timed = false;              // those of save_every_seconds
+  bool validated = false;          // after validations
+};
+
 struct LoopSettings {
   // The block's keys.
   std::string accelerator = "auto";
@@ -88,8 +97,7 @@ struct LoopSettings {
   std::optional<LastPhase> last_phase;  // of learning rates
   std::int64_t save_every_n_steps = 0;  // 0: only after validations and epochs
   double save_every_seconds = 0;        // also after so long, by rank 0's clock; 0: no
-  bool keep_saves = false;              // the weights of saves stay, beyond the best and the last:
-  int keep_every_n_epochs = 1;          // of those at epochs' ends, every n-th
+  std::vector<KeptSaves> kept_saves;    // one for each callback that keeps all of its own
   int average_best = 0;                 // of each criterion; 0: as many as it keeps
 
   // What the rest of the config and the rank say.

@@ -163,7 +163,7 @@ Window run_window(Run& run, DeviceFeed& feed, std::optional<std::int64_t> batche
   window.vote.time_up = run.settings.max_time.seconds && run.is_main() &&
                         run.seconds() >= *run.settings.max_time.seconds;
   window.vote.save = run.settings.save_every_seconds > 0 && run.is_main() &&
-                     seconds_since(run.last_save) >= run.settings.save_every_seconds;
+                     seconds_since(run.last_timed_save) >= run.settings.save_every_seconds;
 
   const int wanted = run.accumulate();
   Strategy& strategy = run.in.strategy;
