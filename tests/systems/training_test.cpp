@@ -563,6 +563,40 @@ TEST_F(Training, WhatCannotWorkIsRefusedWithItsKey) {
       testing::AllOf(HasSubstr("valid/bleu"), HasSubstr("valid/loss")));
 }
 
+TEST_F(Training, KilledBetweenTwoLogLinesItLogsTheSameMeans) {
+  const ToyTraining whole, killed;
+  const ToyTraining::Words words = {
+      "dataloader.train.shuffle=false", "trainer.log_every_n_steps=5", "trainer.max_epochs=1",
+      "+trainer.callbacks=[{_target_: ModelCheckpoint, every_n_train_steps: 4}]"};
+  ASSERT_TRUE(whole.train(words).ok());
+  const fs::path audio = killed.path() / "data/t50.wav";  // of step 13
+  fs::rename(audio, killed.path() / "away.wav");
+  ASSERT_EQ(::mkfifo(audio.c_str(), 0600), 0);  // it never opens
+  Process process = killed.start(words);
+  ASSERT_TRUE(ToyTraining::wait_until(process, [&] {
+    return fs::exists(killed.checkpoints() / "step-00000012" / "COMPLETE");
+  })) << killed.log();
+  ::kill(process.pid(), SIGKILL);
+  process.wait();
+  fs::rename(killed.path() / "away.wav", audio);
+  const auto resumed = killed.train(words);
+  ASSERT_TRUE(resumed.ok()) << resumed.describe();
+  EXPECT_THAT(resumed.err + resumed.out, HasSubstr("step 12"));
+  for (const std::string suffix : {"", "_epoch"}) {
+    const auto expected = whole.metrics("train/loss" + suffix);
+    const auto got = killed.metrics("train/loss" + suffix);
+    ASSERT_EQ(got.size(), expected.size());
+    ASSERT_FALSE(got.empty());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i]["step"], expected[i]["step"]);
+      for (const char* name : {"train/seen", "train/seen_id", "train/seen_sq"})
+        EXPECT_EQ(got[i][name + suffix], expected[i][name + suffix]) << name << ", line " << i;
+      EXPECT_NEAR(got[i]["train/loss" + suffix].get<double>(),
+                  expected[i]["train/loss" + suffix].get<double>(), 1e-6);
+    }
+  }
+}
+
 std::set<std::string> kept_saves(const ToyTraining& toy) {  // not the best: these have a metric
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(toy.checkpoints())) {
@@ -574,10 +608,10 @@ std::set<std::string> kept_saves(const ToyTraining& toy) {  // not the best: the
 
 TEST_F(Training, ACallbackThatKeepsAllKeepsOnlyItsOwnSaves) {
   const ToyTraining toy;
-  const auto trained =
-      toy.train({"trainer.max_epochs=4", "+trainer.limit_train_batches=2",
-                 "+trainer.callbacks=[{_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2},"
-                 "{_target_: ModelCheckpoint, monitor: valid/loss, every_n_train_steps: 1}]"});
+  const auto trained = toy.train(
+      {"trainer.max_epochs=4", "+trainer.limit_train_batches=2",
+       "+trainer.callbacks=[{_target_: ModelCheckpoint, save_top_k: -1, every_n_epochs: 2},"
+       "{_target_: ModelCheckpoint, monitor: valid/loss, every_n_train_steps: 1}]"});
   ASSERT_TRUE(trained.ok()) << trained.describe();
   EXPECT_THAT(kept_saves(toy),
               testing::ElementsAre("epoch1_step4.safetensors", "epoch3_step8.safetensors"));

@@ -130,8 +130,7 @@ bool read_loop_callback(const Component& component, const Node& node, TrainingPl
                                s.every_n_epochs.value_or(1)});
     const bool keeps_all = !s.monitor && s.save_top_k == -1;
     if (keeps_all) plan.loop.kept_saves.push_back(kept_saves(s));
-    if (s.every_n_train_steps && !keeps_all)
-      plan.loop.save_every_n_steps = *s.every_n_train_steps;
+    if (s.every_n_train_steps && !keeps_all) plan.loop.save_every_n_steps = *s.every_n_train_steps;
     if (s.train_time_interval) plan.loop.save_every_seconds = s.train_time_interval->seconds;
     if (!s.dirpath.empty()) plan.loop.checkpoint_folder = s.dirpath;
     return true;

@@ -76,12 +76,19 @@ void MetricSums::add_encoded(const std::string& blob) {
   }
 }
 
-MetricSums MetricSums::merged(Control& control, const std::string& what) {
+std::vector<MetricSums> MetricSums::of_ranks(Control& control, const std::string& what) {
   read_pending();
-  if (control.world_size() == 1) return *this;
+  if (control.world_size() == 1) return {*this};
+  std::vector<MetricSums> all;
+  for (const std::string& blob : control.all_gather(what, encode()))
+    all.emplace_back().add_encoded(blob);
+  return all;
+}
+
+MetricSums MetricSums::merged(Control& control, const std::string& what) {
   MetricSums total;
   // In rank order; a rank without data has no names, and that is fine.
-  for (const std::string& blob : control.all_gather(what, encode())) total.add_encoded(blob);
+  for (const MetricSums& sums : of_ranks(control, what)) total.add(sums);
   return total;
 }
 

@@ -29,7 +29,9 @@ class MetricSums {
   void clear();
   bool empty() const { return sums_.empty() && pending_.empty(); }
 
-  // The sums over all ranks, the same bits on each. A collective call.
+  // Those of each rank, the same bits on each. A collective call.
+  std::vector<MetricSums> of_ranks(Control& control, const std::string& what);
+  // Their sums over all ranks. A collective call.
   MetricSums merged(Control& control, const std::string& what);
   Metrics means() const;  // metrics whose weight is 0 are left out
 

@@ -197,6 +197,16 @@ void restore_position(Run& run, const Json& t) {
   run.taken_before.clear();
 }
 
+// Log lines and epochs that were begun go on with what they had.
+void restore_sums(Run& run, const Json& t) {
+  run.epoch_sums = MetricSums::from_json(t.at("epoch_sums"));
+  const Json intervals = t.value("log_sums", Json::array());
+  const auto world = static_cast<std::size_t>(run.in.control.world_size());
+  const auto rank = static_cast<std::size_t>(run.in.control.rank());
+  for (std::size_t i = 0; i < intervals.size(); ++i)  // where ranks are fewer, some take several
+    if (i % world == rank) run.interval.add(MetricSums::from_json(intervals[i]));
+}
+
 // Resuming with other numbers is allowed; what it means for the training must be said.
 void tell_about_batch(const Run& run, int old_world, int old_accumulate) {
   const int world = run.in.control.world_size();
@@ -270,8 +280,7 @@ void save(Run& run, SavedAt at) {
   // One blob per rank, so that a run resumed with the same world size draws the same numbers.
   const auto random_states = run.in.control.all_gather("random state", random_state(run));
   // Train sums of other ranks would be lost with their processes.
-  MetricSums total = run.epoch_sums;
-  total.add(run.interval.merged(run.in.control, "metrics"));
+  const auto intervals = run.interval.of_ranks(run.in.control, "metrics");
   run.saved_step = run.step;
   run.saved_pending = run.validation_pending;
   if (at == SavedAt::kClock) run.last_timed_save = std::chrono::steady_clock::now();
@@ -295,6 +304,8 @@ void save(Run& run, SavedAt at) {
   Json taken = Json::array();
   for (const Taken& part : run.taken_before) taken.push_back({part.world_size, part.batches});
   if (run.batch > run.first_batch) taken.push_back({world, run.batch - run.first_batch});
+  Json log_sums = Json::array();  // one by one: added up in the same order they give the same bits
+  for (const MetricSums& sums : intervals) log_sums.push_back(sums.to_json());
   checkpoint.trainer = {{"epoch", epoch_over ? run.epoch + 1 : run.epoch},
                         {"batch", epoch_over ? 0 : run.batch},
                         {"first_batch", epoch_over ? 0 : run.first_batch},
@@ -310,7 +321,8 @@ void save(Run& run, SavedAt at) {
                         {"skipped", run.skipped},
                         {"scaler", run.scaler.state()},
                         {"optimizers", optimizers},
-                        {"epoch_sums", epoch_over ? Json::object() : total.to_json()},
+                        {"epoch_sums", run.epoch_sums.to_json()},
+                        {"log_sums", log_sums},
                         {"callbacks", Json::object()}};
   for (const Callback* callback : run.in.callbacks) callback->save(checkpoint);
   snapshot.arrived();
@@ -357,7 +369,7 @@ bool restore(Run& run) {
   run.saved_step = run.step;
   run.saved_pending = t.value("validation_pending", false);
   run.scaler.load(t.at("scaler"));
-  run.epoch_sums = MetricSums::from_json(t.at("epoch_sums"));
+  restore_sums(run, t);
   run.validation_pending = run.saved_pending;
   run.seconds_before = t.value("seconds", 0.0);
   run.bad_in_a_row = t.value("bad_in_a_row", 0);

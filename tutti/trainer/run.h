@@ -75,7 +75,7 @@ struct Run {
   bool validation_pending = false;
   double seconds_before = 0;  // of training, in processes before this one
   MetricSums interval;        // since the last log line, this rank
-  MetricSums epoch_sums;      // since the epoch's start, all ranks
+  MetricSums epoch_sums;      // from the epoch's start to the last log line, all ranks
 
   // Not saved.
   bool resumed = false;
