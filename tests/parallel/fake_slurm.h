@@ -25,15 +25,15 @@ namespace fs = std::filesystem;
 // squeue), `hang_scancel`, `refuse` (what sbatch then says), `reason` (why jobs wait).
 inline constexpr char kSbatch[] = R"sh(#!/bin/bash
 for script; do :; done
-if [ -e $D/refuse ]; then cat $D/refuse >&2; exit 1; fi
-id=$(($(cat $D/next 2>/dev/null || echo 100) + 1)); echo $id >$D/next
+if [ -e "$D"/refuse ]; then cat "$D"/refuse >&2; exit 1; fi
+id=$(($(cat "$D"/next 2>/dev/null || echo 100) + 1)); echo $id >"$D"/next
 start() {
-  echo "$script" >$D/$1.script
-  case $1 in *_1) [ -e $D/hold ] && { touch $D/$1.pending; return; };; esac
-  if [ -e $D/pending ]; then touch $D/$1.pending; return; fi
-  err=$(sed -n "s/^#SBATCH -e //p" "$script" | sed "s/%A_%a\|%j/$1/")
-  setsid bash "$script" </dev/null >$D/$1.log 2>"$err" &
-  echo $! >$D/$1.pid
+  echo "$script" >"$D"/$1.script
+  case $1 in *_1) [ -e "$D"/hold ] && { touch "$D"/$1.pending; return; };; esac
+  if [ -e "$D"/pending ]; then touch "$D"/$1.pending; return; fi
+  err=$(sed -n "s/^#SBATCH -e //p" "$script" | sed "s/%A_%a\|%j/$1/; s/^[\"']//; s/[\"']$//")
+  setsid bash "$script" </dev/null >"$D"/$1.log 2>"$err" &
+  echo $! >"$D"/$1.pid
 }
 last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)$/\1/p' "$script")
 export SLURM_JOB_ID=$id
@@ -46,26 +46,26 @@ fi
 echo $id
 )sh";
 inline constexpr char kSqueue[] = R"sh(#!/bin/bash
-if [ -e $D/hang ]; then touch $D/hangs; exec sleep 1000; fi
-if [ -e $D/garbage ]; then touch $D/seen; echo 'Segmentation fault <77> | 12_[3'; exit 0; fi
-for script in $D/*.script; do
+if [ -e "$D"/hang ]; then touch "$D"/hangs; exec sleep 1000; fi
+if [ -e "$D"/garbage ]; then touch "$D"/seen; echo 'Segmentation fault <77> | 12_[3'; exit 0; fi
+for script in "$D"/*.script; do
   [ -e "$script" ] || continue
   job=${script%.script}; id=${job##*/}; state=FAILED
-  [ -e $job.cancelled ] && state=CANCELLED
-  [ -e $job.pending ] && state=PENDING
-  [ -e $job.pid ] && [ ! -e $job.cancelled ] && kill -0 $(cat $job.pid) 2>/dev/null && state=RUNNING
-  [ -e $D/lie ] && { touch $D/seen; state=FAILED; }
+  [ -e "$job".cancelled ] && state=CANCELLED
+  [ -e "$job".pending ] && state=PENDING
+  [ -e "$job".pid ] && [ ! -e "$job".cancelled ] && kill -0 $(cat "$job".pid) 2>/dev/null && state=RUNNING
+  [ -e "$D"/lie ] && { touch "$D"/seen; state=FAILED; }
   case "$*" in
-    *%o*) case $state in PENDING|RUNNING) echo "$id|$(cat $script)";; esac;;
-    *) echo "$id|$state|node1|$([ $state = PENDING ] && cat $D/reason 2>/dev/null || echo None)";;
+    *%o*) case $state in PENDING|RUNNING) echo "$id|$(cat "$script")";; esac;;
+    *) echo "$id|$state|node1|$([ $state = PENDING ] && cat "$D"/reason 2>/dev/null || echo None)";;
   esac
 done
 )sh";
 inline constexpr char kScancel[] = R"sh(#!/bin/bash
-if [ -e $D/hang_scancel ]; then touch $D/scancel_hangs; exec sleep 1000; fi
+if [ -e "$D"/hang_scancel ]; then touch "$D"/scancel_hangs; exec sleep 1000; fi
 for id; do
-  touch $D/$id.cancelled; rm -f $D/$id.pending
-  [ -e $D/$id.pid ] && kill -TERM -- -$(cat $D/$id.pid) 2>/dev/null
+  touch "$D"/$id.cancelled; rm -f "$D"/$id.pending
+  [ -e "$D"/$id.pid ] && kill -TERM -- -$(cat "$D"/$id.pid) 2>/dev/null
 done
 exit 0
 )sh";

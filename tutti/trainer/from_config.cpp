@@ -9,11 +9,11 @@
 #include "tutti/core/error.h"
 #include "tutti/core/users_code.h"
 #include "tutti/trainer/callback_settings.h"
+#include "tutti/trainer/callbacks/users_parts.h"
 #include "tutti/trainer/loggers/folders.h"
 #include "tutti/trainer/optim/optimizer_settings.h"
 #include "tutti/trainer/precision.h"
 #include "tutti/trainer/registry.h"
-#include "tutti/trainer/users_parts.h"
 
 namespace tutti::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/trainer/users_parts.h"
+#include "tutti/trainer/callbacks/users_parts.h"
 
 #include "tutti/core/users_code.h"
 
