@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tutti/core/file.h"
+#include "tutti/core/text.h"
 #include "tutti/parallel/run/folder_run.h"
 
 namespace tutti::parallel::trial {
@@ -48,7 +49,7 @@ Json not_text(std::uint64_t) { return {{"bytes", "a\xff"}, {"text", "b"}}; }
 Json start_sleeper(std::uint64_t) {
   const TempFolder folder;
   const std::string file = (folder.path() / "pid").string();
-  if (std::system(("sleep 3599 >/dev/null 2>&1 & echo $! >" + file).c_str()) != 0)
+  if (std::system(("sleep 3599 >/dev/null 2>&1 & echo $! >" + shell_quote(file)).c_str()) != 0)
     throw TaskError("no shell");
   return std::stoi(read_file(file));
 }

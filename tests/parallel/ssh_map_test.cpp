@@ -72,7 +72,7 @@ class SshHosts : public ::testing::Test {
     make_folders(folder_.path() / "bin");
     write_file_atomic(folder_.path() / "bin" / "ssh",
                       "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\necho \"$2\" >>" +
-                          calls_.string() + "\n" + script,
+                          shell_quote(calls_.string()) + "\n" + script,
                       0755);
     const auto config = folder_.path() / "conf.yaml";
     write_file_atomic(config, "parallel:\n  env: ssh\n" + settings);
@@ -104,11 +104,11 @@ TEST_F(SshHosts, ThatNeverAnswerEndTheRunWithSshsWords) {
 
 TEST_F(SshHosts, ABrokenOneIsNamedAndItsWorkersStartElsewhere) {
   // The run is not over before the second worker has been asked for again.
-  const auto run = map(
-      "[ \"$2\" = bad.site ] && { echo no disk; exit 7; }\nexec sh -c \"$3\"\n",
-      "  n_workers: 2\n  options: {hosts: [bad.site, good.site]}\n",
-      {"sh", "-c",
-       "until [ $(grep -c good " + calls_.string() + ") -ge 2 ]; do sleep 0.05; done; echo {}"});
+  const auto run = map("[ \"$2\" = bad.site ] && { echo no disk; exit 7; }\nexec sh -c \"$3\"\n",
+                       "  n_workers: 2\n  options: {hosts: [bad.site, good.site]}\n",
+                       {"sh", "-c",
+                        "until [ $(grep -c good " + shell_quote(calls_.string()) +
+                            ") -ge 2 ]; do sleep 0.05; done; echo {}"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, ::testing::HasSubstr("1 start of workers failed: bad.site 1 of 1"));
   EXPECT_THAT(split(std::string(trim(read_file(calls_))), '\n'),

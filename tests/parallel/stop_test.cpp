@@ -33,7 +33,7 @@ class StopOnError : public ::testing::TestWithParam<bool> {
  protected:
   // Item 0 fails when `go` is there; item 1, which the same worker does next, tells who ran it.
   void write_items() const {
-    const std::string at = folder_.path().string();
+    const std::string at = shell_quote(folder_.path().string());
     write_file_atomic(folder_.path() / "item.sh",
                       "if [ $1 = 0 ]; then touch " + at + "/begun; until [ -e " + at +
                           "/go ]; do sleep 0.02; done; exit 3; fi\necho $$ $PPID >" + at +
