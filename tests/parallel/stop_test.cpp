@@ -31,13 +31,25 @@ bool sleeps(pid_t pid) {
 
 class StopOnError : public ::testing::TestWithParam<bool> {
  protected:
-  // Item 0 fails when `go` is there; item 1, which the same worker does next, tells who ran it.
+  // Each tells who runs it and ends when `goN` is there; item 0 fails.
   void write_items() const {
     const std::string at = shell_quote(folder_.path().string());
     write_file_atomic(folder_.path() / "item.sh",
-                      "if [ $1 = 0 ]; then touch " + at + "/begun; until [ -e " + at +
-                          "/go ]; do sleep 0.02; done; exit 3; fi\necho $$ $PPID >" + at +
-                          "/one.new; mv " + at + "/one.new " + at + "/one; echo result of $1\n");
+                      "echo $$ $PPID >" + at + "/new$1; mv " + at + "/new$1 " + at +
+                          "/who$1\nuntil [ -e " + at +
+                          "/go$1 ]; do sleep 0.02; done\n[ $1 != 0 ] || exit 3\n"
+                          "echo result of $1\n");
+  }
+  bool has_begun(const std::string& item) const {
+    return wait_until([&] { return std::filesystem::exists(folder_.path() / ("who" + item)); });
+  }
+  // Until its process is gone and its worker waits again.
+  bool let_end(const std::string& item) const {
+    write_file_atomic(folder_.path() / ("go" + item), "");
+    const auto pids = split_words(read_file(folder_.path() / ("who" + item)));
+    return wait_until([&] {
+      return !std::filesystem::exists("/proc/" + pids.at(0)) && sleeps(std::stoi(pids.at(1)));
+    });
   }
   TempFolder folder_{"stop"};
 };
@@ -46,22 +58,18 @@ TEST_P(StopOnError, WhatWasFinishedWhenAnItemFailedIsKept) {
   write_items();
   const bool in_folder = GetParam();
   const auto out = folder_.path() / "out";
-  Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "1", "--items", "2"},
+  Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "2", "--items", "2"},
                   .stdout_path = folder_.path() / "stdout",
                   .stderr_path = folder_.path() / "stderr"};
   if (in_folder) command.argv.insert(command.argv.end(), {"--output_dir", out.string()});
   command.argv.insert(command.argv.end(),
                       {"--", "sh", (folder_.path() / "item.sh").string(), "{}"});
   Process driver = Process::start(command);
-  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(folder_.path() / "begun"); }));
-  // The driver hears of both only when both are over: the failure first.
+  ASSERT_TRUE(has_begun("0") && has_begun("1"));
+  // The driver hears of both only when both are over.
   ::kill(driver.pid(), SIGSTOP);
-  write_file_atomic(folder_.path() / "go", "");
-  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(folder_.path() / "one"); }));
-  const auto pids = split_words(read_file(folder_.path() / "one"));
-  ASSERT_TRUE(wait_until([&] {
-    return !std::filesystem::exists("/proc/" + pids.at(0)) && sleeps(std::stoi(pids.at(1)));
-  }));
+  ASSERT_TRUE(let_end("0"));
+  ASSERT_TRUE(let_end("1"));
   ::kill(driver.pid(), SIGCONT);
   EXPECT_EQ(driver.wait().exit_code, 7);
   if (in_folder) {
