@@ -339,10 +339,28 @@ void take_list(std::vector<std::string>& words, MapArguments& arguments) {
 void refuse_listed_options(const CLI::App& app, const MapArguments& arguments) {
   for (const std::string& word : arguments.listed) {
     const std::string name = word.substr(0, word.find('='));
-    if (name.starts_with("--") && app.get_option_no_throw(name) != nullptr)
+    if (word == ":::" || (name.starts_with("-") && app.get_option_no_throw(name) != nullptr))
       throw ConfigError(fmt::format("map: {} stands after :::, where all words are items", word),
                         "put options before ::: ; for an item of that name use --items FILE");
   }
+}
+
+// Options of xargs and GNU parallel, whose names are so near to others of ours that a guess misleads.
+void refuse_foreign_options(const std::vector<std::string>& words) {
+  static const std::pair<const char*, const char*> kNames[] = {
+      {"--timeout", "parallel.item_timeout=SECONDS"},
+      {"--halt", "parallel.on_error=stop (or skip)"},
+      {"--retries", "parallel.max_retries=N"},
+      {"--results", "--output_dir DIR"},
+      {"--joblog", "--times FILE"},
+      {"--arg-file", "--items FILE"},
+      {"-a", "--items FILE"},
+      {"-P", "-j N"}};
+  for (const std::string& word : words)
+    for (const auto& [theirs, ours] : kNames)
+      if (word.substr(0, word.find('=')) == theirs)
+        throw ConfigError(fmt::format("map: unknown argument '{}'", word),
+                          fmt::format("it is called {} here", ours));
 }
 
 }  // namespace
@@ -388,6 +406,7 @@ int run_map(int argc, char** argv) {
   app.add_flag("--json", arguments.json,
                "a summary as JSON on stdout; without --output_dir the results as JSON lines");
   refuse_listed_options(app, arguments);
+  refuse_foreign_options(own);
   try {
     if (const auto code = parse_arguments(app, own)) return *code;
   } catch (const ConfigError& error) {

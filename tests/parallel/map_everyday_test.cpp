@@ -242,14 +242,18 @@ TEST_F(Everyday, HelpShowsExamplesThatWork) {
 }
 
 TEST_F(Everyday, AnOptionAmongTheItemsIsRefused) {
-  for (const char* line : {"tutti map ::: a b --output_dir zz -- echo {}",
-                           "tutti map -- echo {} ::: a --output_dir=zz"}) {
+  for (const char* line :
+       {"tutti map ::: a b --output_dir zz -- echo {}", "tutti map ::: a b -j 2 -- echo {}",
+        "tutti map ::: a ::: b -- echo {}", "tutti map -- echo {} ::: a --output_dir=zz"}) {
     const auto r = sh(line);
     EXPECT_EQ(r.exit_code, 2) << line;
     EXPECT_THAT(r.err, HasSubstr("stands after :::, where all words are items")) << line;
     EXPECT_EQ(r.out, "") << line;
   }
   EXPECT_EQ(sh("tutti map ::: -x --other -- 'echo x{}'").out, "x-x\nx--other\n");
+  const auto gnu = sh("tutti map --timeout 3 ::: a -- echo {}");
+  EXPECT_EQ(gnu.exit_code, 2);
+  EXPECT_THAT(gnu.err, HasSubstr("it is called parallel.item_timeout=SECONDS here"));
 }
 
 TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {
