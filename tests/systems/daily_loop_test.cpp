@@ -358,7 +358,7 @@ TEST_F(DailyLoop, NothingDecodesWithTheAverageOfACriterionThatWasDropped) {
   const CommandResult decoded = infer();  // its config names the average of the loss
   EXPECT_FALSE(decoded.ok()) << decoded.err;
   EXPECT_THAT(decoded.err, testing::AllOf(HasSubstr("valid.loss.ave_10best.pth: no such file"),
-                                          HasSubstr("valid.acc.ave_1best.safetensors")));
+                                          HasSubstr("valid.acc.ave_2best.safetensors")));
 }
 
 class DatasetReader : public BuiltRecipe {

@@ -78,8 +78,13 @@ Fingerprint recorded_inputs(const fs::path& record) {
       parse_json(read_file(record), record.string()).value("inputs", Json::object()));
 }
 
-bool is_up_to_date(const fs::path& record, const Fingerprint& inputs) {
-  return !inputs.empty() && recorded_inputs(record) == inputs;
+bool is_up_to_date(const Stage& stage, const fs::path& record, const Fingerprint& inputs) {
+  if (inputs.empty()) return false;
+  const Fingerprint before = recorded_inputs(record);
+  if (!stage.only_checks) return before == inputs;
+  for (const auto& [name, value] : inputs.json().items())
+    if (!before.json().contains(name) || before.json()[name] != value) return false;
+  return true;
 }
 
 // The log of this run; one that is there already becomes STAGE1.jsonl, STAGE2.jsonl, ... (the first
@@ -108,7 +113,7 @@ void wait_for_rank_zero(const Stage& stage, const StageContext& context) {
     const std::string text = fs::exists(record) ? read_file(record) : "";
     if (text != seen) {
       const Fingerprint inputs = stage.inputs(context);
-      if (inputs.empty() || is_up_to_date(record, inputs)) return;
+      if (inputs.empty() || is_up_to_date(stage, record, inputs)) return;
       seen = text;
     }
     if (const double now = Clock::system().unix_seconds(); now - last_word > 60) {
@@ -181,7 +186,7 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   const fs::path folder = context.folder(stage.folder_key);
   const Fingerprint inputs = stage.inputs ? stage.inputs(context) : Fingerprint();
   const fs::path record = record_path(stage, context);
-  if (!context.request.force && is_up_to_date(record, inputs)) {
+  if (!context.request.force && is_up_to_date(stage, record, inputs)) {
     log::info("{}: up to date, skipped (--force to redo)", stage.name);
     return true;
   }

@@ -89,6 +89,8 @@ struct Stage {
   // Throws if it cannot be run now; before its log is begun. May be empty.
   std::function<void(const StageContext&)> refuse = {};
   std::string after;  // a plugin's stage: the stage it follows; empty: the end
+  // It makes nothing: when all inputs of now were good, others that were there do not matter.
+  bool only_checks = false;
 };
 
 // A plugin adds stages of its own, which get numbers of their own (10, 11, ...):

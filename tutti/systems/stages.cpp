@@ -9,7 +9,7 @@ std::vector<Stage> builtin_stages() {
       {1, "create_dataset", "build the corpus and its manifests", Needs::kTraining, "data_dir",
        create_dataset_inputs, create_dataset},
       {2, "validate_dataset", "check every file and transcript", Needs::kTraining, "data_dir",
-       validate_dataset_inputs, validate_dataset},
+       validate_dataset_inputs, validate_dataset, nullptr, "", /*only_checks=*/true},
       {3, "train_tokenizer", "make the token list", Needs::kTraining, "data_dir", tokenizer_inputs,
        train_tokenizer},
       {4, "collect_stats", "shapes and feature statistics", Needs::kTraining, "stats_dir",
