@@ -404,7 +404,7 @@ std::vector<std::string> cancel_async(const fs::path& output_folder, bool now,
   const fs::path folder = async_folder(output_folder);
   const AsyncJob job = AsyncJob::read(folder);
   request_stop(folder, {.now = now, .exit_code = 0, .reason = "tutti cancel"});
-  const auto left = take_out_of_queue(output_folder, job, now, runner);
+  auto left = take_out_of_queue(output_folder, job, now, runner);
   BeatWatch watch(kWatch);
   for (;;) {
     const auto state = async_state(output_folder, false, &watch);
