@@ -373,7 +373,10 @@ std::vector<std::string> take_out_of_queue(const fs::path& output_folder, const 
                                            bool running_too, CommandRunner& runner) {
   if (is_local(job.settings)) return {};
   const auto backend = make_backend(job.settings, worker_launch(output_folder, job), runner);
-  backend->adopt(noted_jobs(output_folder));
+  std::vector<JobStatus> noted = noted_jobs(output_folder);
+  // What is over for us may still lie there: pods whose image cannot be had wait for ever.
+  for (JobStatus& status : noted) status.phase = JobPhase::kPending;
+  backend->adopt(noted);
   const std::vector<JobStatus> jobs = backend->poll();
   std::set<int> begun;  // the workers' own word, where the scheduler gives none
   if (const std::string why = backend->unanswered(); !why.empty()) {
