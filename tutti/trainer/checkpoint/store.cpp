@@ -314,8 +314,7 @@ class CheckpointStore::Impl {
       const std::string name = entry.path().filename().string();
       std::error_code ignored;
       if ((name.starts_with(".step-") && name.find(".tmp-") != std::string::npos) ||
-          name.find(".tmp.") != std::string::npos || name.ends_with(".tmp") ||
-          name.ends_with(".partial"))
+          is_temporary_name(entry.path()) || name.ends_with(".tmp") || name.ends_with(".partial"))
         fs::remove_all(entry.path(), ignored);
     }
   }
