@@ -115,6 +115,23 @@ TEST_F(DemoPage, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(browser.text("#text"), "") << "of the recording before";
 }
 
+TEST_F(DemoPage, AsksAgainWhenTheNetworkChangesUnderARequest) {
+  serve();
+  const auto wav = folder_.path() / "tone.wav";
+  data::write_wav(wav, tone(8000, 1.0));
+  WebDriver browser;
+  browser.open(url_);
+  // What a browser answers when an interface of the machine comes or goes, for the next two requests.
+  browser.script(
+      "const whole = window.fetch; let broken = 2;"
+      "window.fetch = (...request) => broken-- > 0 ? Promise.reject(new TypeError('changed')) : "
+      "whole(...request);");
+  browser.type("#file", wav.string());
+  WebDriver::wait(
+      [&] { return browser.text("#text") == "heard a tone" || !browser.text("#error").empty(); });
+  EXPECT_EQ(browser.text("#error"), "");
+}
+
 TEST_F(DemoPage, OffersExamples) {
   const auto wav = folder_.path() / "one two.wav";
   data::write_wav(wav, tone(8000, 1.0));

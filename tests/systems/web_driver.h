@@ -28,7 +28,7 @@ class WebDriver {
       return port > 0;
     });
     http_ = std::make_unique<httplib::Client>("127.0.0.1", port);
-    http_->set_read_timeout(60);
+    http_->set_read_timeout(180);
     std::vector<std::string> arguments = {
         "--headless",
         "--no-sandbox",
@@ -70,10 +70,10 @@ class WebDriver {
     return call("POST", session_ + "/execute/sync", {{"script", body}, {"args", Json::array()}});
   }
 
-  // Until `condition` holds, for half a minute; throws when it never does.
+  // Until `condition` holds, for two minutes; throws when it never does.
   template <class Condition>
   static void wait(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!condition()) {
       if (std::chrono::steady_clock::now() > deadline)
         throw CommError("the browser never got there");
