@@ -36,7 +36,7 @@ class OtherUser : public ::testing::TestWithParam<bool> {
     if (as(me_, {"test", "-x", kTutti}).exit_code != 0)
       GTEST_SKIP() << "other users cannot run " << kTutti;
     make_folders(folder_.path() / "bin");
-    tool("sbatch", "touch " + (project_ / "submitted").string() + "; echo 4711");
+    tool("sbatch", "touch " + shell_quote((project_ / "submitted").string()) + "; echo 4711");
     tool("squeue", "echo '4711|PENDING|Resources|None'");
     for (const char* name : {"sacct", "scancel", "scontrol", "sinfo"}) tool(name, "exit 0");
     write_file_atomic(
@@ -79,7 +79,8 @@ class OtherUser : public ::testing::TestWithParam<bool> {
         kTutti,    "map", "--quiet",      "--config",   (folder_.path() / "conf.yaml").string(),
         "--items", "3",   "--output_dir", out_.string()};
     if (GetParam()) words.emplace_back("--async");
-    words.insert(words.end(), {"--", "touch " + (project_ / "ran").string() + "; echo {}"});
+    words.insert(words.end(),
+                 {"--", "touch " + shell_quote((project_ / "ran").string()) + "; echo {}"});
     Command command = command_as(me_, words);
     command.stdout_path = folder_.path() / "driver.log";
     Process driver = Process::start(command);

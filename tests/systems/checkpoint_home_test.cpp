@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/systems/toy_training.h"
+#include "tutti/core/text.h"
 
 namespace tutti::systems {
 namespace {
@@ -108,9 +109,9 @@ TEST_F(CheckpointsElsewhere, GoWithAMovedExperimentAndNotWithItsCopy) {
 
   // To another place: by the line of the refusal.
   const fs::path target = here / "new";
-  const std::string line = "mkdir -p " + (target / "checkpoints").string() + " && mv " +
-                           (away / "checkpoints").string() + "/* " +
-                           (target / "checkpoints").string();
+  const std::string line = "mkdir -p " + shell_quote((target / "checkpoints").string()) +
+                           " && mv " + shell_quote((away / "checkpoints").string()) + "/* " +
+                           shell_quote((target / "checkpoints").string());
   const auto placed = [&] { return toy.train({root(target), exp(moved), "trainer.max_epochs=3"}); };
   expect_refused(placed(), (away / "checkpoints").string(), line);
   ASSERT_TRUE(run_command({.argv = {"sh", "-c", line}}).ok());
@@ -127,9 +128,9 @@ TEST_F(CheckpointsElsewhere, OfADeletedExperimentAreNotGoneOnWithUnasked) {
   const fs::path exp_dir = here / "exp" / "toy";
   ASSERT_TRUE(toy.train({root(away), "trainer.max_epochs=1"}).ok());
   fs::remove_all(exp_dir);
-  const std::string line = "mkdir -p " + exp_dir.string() + " && ln -sfn " +
-                           (away / "checkpoints").string() + " " +
-                           (exp_dir / "checkpoints").string();
+  const std::string line = "mkdir -p " + shell_quote(exp_dir.string()) + " && ln -sfn " +
+                           shell_quote((away / "checkpoints").string()) + " " +
+                           shell_quote((exp_dir / "checkpoints").string());
   expect_refused(toy.train({root(away), "optimizer.lr=0.5"}), "does not know", line);
   ASSERT_TRUE(run_command({.argv = {"sh", "-c", line}}).ok());
   const auto taken = toy.train({root(away)});

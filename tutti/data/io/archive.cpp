@@ -11,6 +11,7 @@
 #include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
+#include "tutti/core/text.h"
 
 namespace tutti::data {
 namespace fs = std::filesystem;
@@ -196,7 +197,8 @@ ArchiveReader::ArchiveReader(const fs::path& file)
     throw DataError(file.string() + ": not an archive of `tutti pack`");
   const fs::path index_file = index_of(file);
   const std::string bytes = read_file(index_file);
-  const std::string fix = fmt::format("make it anew: tutti pack --reindex {}", file.string());
+  const std::string fix =
+      fmt::format("make it anew: tutti pack --reindex {}", shell_quote(file.string()));
   IndexHeader header;
   if (bytes.size() < sizeof header)
     throw DataError(index_file.string() + ": damaged (too short)", fix);
@@ -234,7 +236,7 @@ ArchiveRecord ArchiveReader::read(std::size_t i) const {
       read_at(fd_.get(), offsets_[i], offsets_[i + 1] - offsets_[i], file_), where);
   if (record.uid != uids_[i])
     throw DataError(fmt::format("{}: the record says '{}'", where, record.uid),
-                    fmt::format("tutti pack --reindex {}", file_.string()));
+                    fmt::format("tutti pack --reindex {}", shell_quote(file_.string())));
   return record;
 }
 

@@ -166,7 +166,7 @@ void log_submitted(const std::string& name, const fs::path& folder,
   std::vector<std::string> ids;
   for (const auto& job : jobs) ids.push_back(job.job_id);
   log::info("{}: submitted {} jobs ({}); follow with: tutti status {}", name, ids.size(),
-            join(ids, " "), folder.string());
+            join(ids, " "), shell_quote(folder.string()));
 }
 
 double audio_seconds(const std::vector<Json>& results) {
