@@ -51,15 +51,15 @@ no_ipv6() {
 }
 ipv6_off='ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.lo.disable_ipv6=1'
 user=(setpriv --reuid 65534 --regid 65534 --clear-groups env --unset=XDG_RUNTIME_DIR)
-# as_user COMMAND...: with the test folder of the build, and a home, that an ordinary user may write to.
+# as_user COMMAND...: an ordinary user, who owns the build as if it had been made by them, and has a home.
 as_user() {
   ((EUID == 0)) || { absent "this is no root anyway"; return; }
   local owner
   owner=$(stat -c %u:%g "$build")
-  mkdir -p "$build/Testing" "$work/home" "$work/a folder"
-  chown -R 65534:65534 "$build/Testing" "$work/home" "$work/a folder"
+  mkdir -p "$work/home" "$work/a folder"
+  chown -R 65534:65534 "$build" "$work/home" "$work/a folder"
   HOME=$work/home "$@"
-  chown -R "$owner" "$build/Testing"
+  chown -R "$owner" "$build"
 }
 together() {
   make_locale && make_python || return
