@@ -130,9 +130,9 @@ TEST_F(SilentScheduler, JobsThatCouldNotBeCancelledAreNamedAndTriedAgain) {
 
 // Schedulers forget how a job ended within minutes.
 TEST_F(SilentScheduler, WhyNoJobDidAnythingIsKept) {
-  const auto submitted =
-      run(submission(", job_script_prologue: ['until [ -e $D/go ]; do sleep 0.05; done', 'echo no "
-                     "disk today >&2; exit 7']"));
+  const auto submitted = run(
+      submission(", job_script_prologue: ['until [ -e \"$D\"/go ]; do sleep 0.05; done', 'echo no "
+                 "disk today >&2; exit 7']"));
   ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
   behave("go");
   const auto waited = run(about_run({"wait"}));

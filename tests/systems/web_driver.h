@@ -2,6 +2,7 @@
 #pragma once
 
 #include <httplib.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
@@ -19,13 +20,14 @@ class WebDriver {
  public:
   explicit WebDriver(const std::vector<std::string>& more_arguments = {}) {
     const auto log = folder_.path() / "driver.log";
-    driver_ = Process::start({.argv = {"chromedriver", "--port=0"}, .stdout_path = log});
-    int port = 0;
+    // A port of our own choice, below those that the system gives away: without IPv6 chromedriver does not tell which one it got.
+    static int started = 0;
+    const int port = 20000 + (::getpid() * 7 + started++) % 12000;
+    driver_ = Process::start(
+        {.argv = {"chromedriver", "--port=" + std::to_string(port)}, .stdout_path = log});
     wait([&] {
-      const std::string text = std::filesystem::exists(log) ? read_file(log) : "";
-      const auto at = text.find("successfully on port ");
-      if (at != std::string::npos) port = std::atoi(text.c_str() + at + 21);
-      return port > 0;
+      return std::filesystem::exists(log) &&
+             read_file(log).find("started successfully") != std::string::npos;
     });
     http_ = std::make_unique<httplib::Client>("127.0.0.1", port);
     http_->set_read_timeout(180);
