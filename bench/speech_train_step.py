@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The step of bench_speech_train_step by ESPnet's own modules, on one CPU thread, with this Python's torch:
+"""What bench_speech_train_step measures, by ESPnet's own modules, on one CPU thread, with this Python's torch:
 
 ESPNET=<folder that holds espnet2/> python3 bench/speech_train_step.py [steps]
 """
+import logging
 import statistics
 import sys
 import time
@@ -19,8 +20,11 @@ from espnet2.asr.encoder.conformer_encoder import ConformerEncoder
 from espnet2.asr.frontend.default import DefaultFrontend
 from espnet2.asr.specaug.specaug import SpecAug
 from espnet2.layers.utterance_mvn import UtteranceMVN
+from espnet2.legacy.nets.batch_beam_search import BatchBeamSearch
 from espnet2.legacy.nets.pytorch_backend.transformer.add_sos_eos import add_sos_eos
 from espnet2.legacy.nets.pytorch_backend.transformer.label_smoothing_loss import LabelSmoothingLoss
+from espnet2.legacy.nets.scorers.ctc import CTCPrefixScorer
+from espnet2.legacy.nets.scorers.length_bonus import LengthBonus
 
 VOCABULARY = 40
 
@@ -51,22 +55,50 @@ class Model(torch.nn.Module):
         return 0.3 * loss + 0.7 * self.smoothed(out, answer)
 
 
+def timed(what, work, steps):
+    times = []
+    for _ in range(steps + 1):
+        begin = time.process_time()
+        work()
+        times.append(time.process_time() - begin)
+    print("%s %.0f ms of processor time" % (what, 1e3 * statistics.median(times[1:])), flush=True)
+
+
+@torch.no_grad()
+def decode(model, speech, lengths, beam):
+    """One utterance at a time, as ESPnet decodes; without a beam, the best token of CTC in each frame."""
+    for samples, length in zip(speech, lengths):
+        x, x_lengths = model.normalize(*model.frontend(samples[None, :length], length[None]))
+        encoded = model.encoder(x, x_lengths)[0][0]
+        if beam == 0:
+            [int(t) for t in torch.unique_consecutive(model.ctc.argmax(encoded[None])[0]) if t != 0]
+            continue
+        end = VOCABULARY - 1
+        BatchBeamSearch(
+            scorers={"decoder": model.decoder, "ctc": CTCPrefixScorer(ctc=model.ctc, eos=end), "length_bonus": LengthBonus(VOCABULARY)},
+            weights={"decoder": 0.7, "ctc": 0.3, "length_bonus": 0.0}, beam_size=beam, vocab_size=VOCABULARY, sos=end, eos=end,
+            pre_beam_score_key="full")(x=encoded, maxlenratio=-8)
+
+
 def main(steps=5):
     torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
     for size, blocks, decoder in ((144, 4, False), (144, 4, True)):
         torch.manual_seed(1)
         model = Model(size, blocks, decoder).train()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         batch = (torch.randn(32, 24000) * 0.1, 24000 - 100 * torch.arange(32), torch.randint(1, 39, (32, 8)), torch.full((32,), 8))
-        times = []
-        for _ in range(steps + 1):
-            begin = time.process_time()
+
+        def step():
             optimizer.zero_grad()
             model(*batch).backward()
             optimizer.step()
-            times.append(time.process_time() - begin)
-        print("size:%d/blocks:%d/decoder:%d/conv1d3:0 %.0f ms of processor time, %d parameters" %
-              (size, blocks, decoder, 1e3 * statistics.median(times[1:]), sum(p.numel() for p in model.parameters())), flush=True)
+
+        timed("train_step/size:%d/blocks:%d/decoder:%d/conv1d3:0" % (size, blocks, decoder), step, steps)
+    model.eval()
+    model.decoder.output_layer.bias.data[VOCABULARY - 1] -= 1e4
+    for beam in (0, 5):
+        timed("decode/beam:%d/together:1" % beam, lambda: decode(model, batch[0], batch[1], beam), steps)
 
 
 main(*map(int, sys.argv[1:]))

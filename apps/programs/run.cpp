@@ -13,6 +13,7 @@
 #include "tutti/parallel/worker/worker.h"
 #include "tutti/systems/stage.h"
 #include "tutti/systems/transcribe/transcribe.h"
+#include "tutti/trainer/processor.h"
 
 namespace {
 
@@ -124,6 +125,7 @@ int run_program(const std::string& name, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  tutti::trainer::choose_matrix_kernels();
   const std::string invoked = argv[0];  // "tutti train", or a path when started directly
   const auto space = invoked.rfind(' ');
   const std::string name = space == std::string::npos ? "run" : invoked.substr(space + 1);

@@ -24,6 +24,7 @@
 #include "tutti/systems/preprocess.h"
 #include "tutti/trainer/checkpoint/pth.h"
 #include "tutti/trainer/checkpoint/safetensors.h"
+#include "tutti/trainer/processor.h"
 
 namespace tutti::systems {
 namespace {
@@ -133,6 +134,7 @@ Recognizer build(const config::Node& training, const speech::ModelFolder& source
   out.speech2text = std::make_shared<speech::Speech2Text>(
       network, make_codec(training), options, load_language_model(source, asr, options));
   out.prepare = make_inference_prepare(training);
+  if (network->parameters().front().device().is_cpu()) trainer::keep_freed_memory();
   return out;
 }
 

@@ -25,6 +25,7 @@
 #include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/preemption.h"
+#include "tutti/trainer/processor.h"
 #include "tutti/trainer/world.h"
 
 namespace tutti::systems {
@@ -133,7 +134,10 @@ int train_rank(const StageContext& context, const launch::RankContext& rank) {
   const fs::path exp_dir = context.folder("exp_dir");
   const std::string device =
       rank.device_index >= 0 ? fmt::format("cuda:{}", rank.device_index) : "cpu";
-  if (device == "cpu") use_all_cores(rank);
+  if (device == "cpu") {
+    use_all_cores(rank);
+    trainer::keep_freed_memory();
+  }
   // Without loggers: their files belong to nobody yet.
   const trainer::TrainingPlan outline = trainer::plan_training(
       context.training,
