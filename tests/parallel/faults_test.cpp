@@ -209,6 +209,25 @@ TEST(Runner, OneThatReadsAheadIsToldOfEveryBatchBeforeItComes) {
     for (const Json& told : runner(range(40), {.batch_size = batch})) EXPECT_EQ(told, true);
 }
 
+// Batches that take longer than a lease should: whether the next was known when one began.
+struct SlowReadsAhead : ReadsAhead {
+  using ReadsAhead::ReadsAhead;
+  std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
+                                  const Env&) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // its work
+    return std::vector<Json>(indices.size(), coming_.size() > indices.size());
+  }
+};
+TUTTI_REGISTER_RUNNER(SlowReadsAhead);
+
+TEST(Runner, OneThatReadsAheadKnowsTheNextBatchWhenItBeginsOne) {
+  const CountingProvider provider;
+  SlowReadsAhead runner(provider);
+  int known = 0;
+  for (const Json& next_known : runner(range(48), {.batch_size = 4})) known += next_known == true;
+  EXPECT_GE(known, 24);
+}
+
 struct DiesOfReadingFive : BaseRunner {
   using BaseRunner::BaseRunner;
   bool reads_ahead() const override { return true; }

@@ -16,6 +16,8 @@ using std::chrono::steady_clock;
 using Phase = PoolWorker::Phase;
 
 constexpr std::size_t kLeasesInFlight = 2;  // one running, one queued: no gap between them
+// Of batches one more: who reads ahead knows the next one when it begins one, not only when it is over.
+constexpr std::size_t kBatchesInFlight = 3;
 constexpr milliseconds kLastResults{1000};  // for those of a run that stops
 
 std::exception_ptr item_error(std::uint64_t index, std::string_view text) {
@@ -191,7 +193,8 @@ void Dispatcher::hand_out(Pool& pool, SteadyTime now) {
   if (!run_ || draining_ || failure_ || run_->full()) return;
   const int live = std::max(1, pool.num_live());
   // The idle ones first: what was given back for them must not go to one that is busy.
-  for (const std::size_t most : {std::size_t{1}, kLeasesInFlight})
+  const std::size_t in_flight = run_->job.batch_size > 1 ? kBatchesInFlight : kLeasesInFlight;
+  for (const std::size_t most : {std::size_t{1}, in_flight})
     for (auto& [id, worker] : pool.workers()) {
       if (worker.said_bye) continue;
       if (worker.phase == Phase::kConnected) {
