@@ -2,12 +2,14 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/speech/vectors.h"
 #include "tutti/core/error.h"
 #include "tutti/speech/losses/label_smoothing.h"
 #include "tutti/speech/losses/transducer_lattice.h"
 #include "tutti/speech/losses/transducer_loss.h"
+#include "tutti/speech/models/first_conv.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/transducer.h"
 #include "tutti/trainer/recompute.h"
@@ -143,6 +145,32 @@ TEST(DepthwiseConv, AgreesWithTorchsConvolutionInBothDirections) {
     for (int i = 0; i < 3; ++i)
       EXPECT_TRUE(close(got[i], want[i], 1e-5)) << kernel << " input " << i;
   }
+}
+
+TEST(FirstConv, AgreesWithTorchsConvolutionInBothDirections) {
+  for (const int stride : {1, 2}) {
+    for (const int channels : {1, 32, 45}) {
+      const auto x = torch::randn({3, 12, 17});
+      const auto weight = torch::randn({channels, 1, 3, 3}).requires_grad_(),
+                 bias = torch::randn({channels}).requires_grad_();
+      ASSERT_TRUE(has_first_conv(x, weight));
+      const auto reference = torch::relu(torch::conv2d(x.unsqueeze(1), weight, bias, stride));
+      const auto ours = first_conv_relu(x, weight, bias, stride);
+      EXPECT_TRUE(close(ours, reference, 1e-5)) << stride << ' ' << channels;
+      const auto seed = torch::randn_like(reference);
+      const auto want = torch::autograd::grad({reference}, {weight, bias}, {seed});
+      const auto got = torch::autograd::grad({ours}, {weight, bias}, {seed});
+      for (int i = 0; i < 2; ++i)
+        EXPECT_TRUE(close(got[i], want[i], 1e-4)) << stride << ' ' << channels << " input " << i;
+    }
+  }
+}
+
+TEST(FirstConv, PassesOnWhatIsNoNumber) {
+  const auto weight = torch::randn({4, 1, 3, 3}), bias = torch::randn({4});
+  auto x = torch::randn({1, 5, 5});
+  x[0][0][0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(first_conv_relu(x, weight, bias, 2).isnan().any().item<bool>());
 }
 
 TEST(Checkpointing, GivesTheSameGradientsWithTheSameDropout) {

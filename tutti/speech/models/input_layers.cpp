@@ -7,6 +7,7 @@
 #include "tutti/core/text.h"
 #include "tutti/speech/models/cuda_input.h"
 #include "tutti/speech/models/encoder_blocks.h"
+#include "tutti/speech/models/first_conv.h"
 
 namespace tutti::speech {
 
@@ -68,22 +69,16 @@ class ConvInput final : public InputLayer {
       for (auto& conv : conv1d_) x = torch::relu(conv(x));
       return out_(x.transpose(1, 2));
     }
-    if (has_cuda_input(features_BTF, conv2d_[0]->weight, conv2d_[0]->shape().stride))
-      return forward_on_gpu(features_BTF);
-    torch::Tensor x = features_BTF.unsqueeze(1);
-    for (std::size_t i = 0; i < conv2d_.size(); ++i)
-      x = torch::relu(i == 0 && x.device().is_cpu() ? first_as_product(x) : conv2d_[i](x));
-    return out_(x.transpose(1, 2).flatten(2));
-  }
-
-  // Channels stay innermost all the way. The projection has its inputs in the order (channel, bin):
-  // its weight is put into the order of the activations, which are a hundred times as large.
-  torch::Tensor forward_on_gpu(const torch::Tensor& features_BTF) {
-    torch::Tensor x_BCTF = cuda_first_conv_relu(features_BTF, conv2d_[0]->weight, conv2d_[0]->bias,
-                                                conv2d_[0]->shape().stride);
+    // Channels stay innermost all the way: the convolutions like that best, on CPUs and GPUs.
+    torch::Tensor x_BCTF = first_convolution(features_BTF);
+    const bool on_gpu =
+        has_cuda_input(features_BTF, conv2d_[0]->weight, conv2d_[0]->shape().stride);
     for (std::size_t i = 1; i < conv2d_.size(); ++i)
-      x_BCTF =
-          cuda_conv_relu(x_BCTF, conv2d_[i]->weight, conv2d_[i]->bias, conv2d_[i]->shape().stride);
+      x_BCTF = on_gpu ? cuda_conv_relu(x_BCTF, conv2d_[i]->weight, conv2d_[i]->bias,
+                                       conv2d_[i]->shape().stride)
+                      : conv2d_[i](x_BCTF).relu_();
+    // The projection has its inputs in the order (channel, bin): its weight is put into the order
+    // of the activations, which are a hundred times as large.
     const std::int64_t size = out_->weight.size(0);
     const torch::Tensor weight = out_->weight.view({size, x_BCTF.size(1), x_BCTF.size(3)})
                                      .transpose(1, 2)
@@ -91,17 +86,14 @@ class ConvInput final : public InputLayer {
     return torch::linear(x_BCTF.permute({0, 2, 3, 1}).flatten(2), weight, out_->bias);
   }
 
-  // The first convolution has one input channel: nine numbers per output. As a matrix product it
-  // leaves channels innermost, which the next convolution likes best: a fifth off both on a CPU.
-  torch::Tensor first_as_product(const torch::Tensor& x_B1TF) {
+  torch::Tensor first_convolution(const torch::Tensor& features_BTF) {
     Conv2d& conv = conv2d_[0];
-    const int kernel = conv->shape().kernel, stride = conv->shape().stride;
-    const torch::Tensor patches_BLP =
-        torch::im2col(x_B1TF, {kernel, kernel}, {1, 1}, {0, 0}, {stride, stride}).transpose(1, 2);
-    return torch::linear(patches_BLP, conv->weight.flatten(1), conv->bias)
-        .view({x_B1TF.size(0), conv_length(x_B1TF.size(2), kernel, stride),
-               conv_length(x_B1TF.size(3), kernel, stride), conv->shape().out})
-        .permute({0, 3, 1, 2});
+    const int stride = conv->shape().stride;
+    if (has_cuda_input(features_BTF, conv->weight, stride))
+      return cuda_first_conv_relu(features_BTF, conv->weight, conv->bias, stride);
+    if (has_first_conv(features_BTF, conv->weight))
+      return first_conv_relu(features_BTF, conv->weight, conv->bias, stride);
+    return torch::relu(conv(features_BTF.unsqueeze(1)));
   }
 
   std::int64_t output_length(std::int64_t length) const override {
