@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/systems/built_recipe.h"
 #include "tutti/core/json.h"
 #include "tutti/data/features/fbank.h"
@@ -135,6 +137,43 @@ TEST_F(DailyLoop, MoreTrainingIsDecodedAgainAndTheOldResultsAreKept) {
            "--inference_config", conf("inference.yaml"), "--metrics_config", conf("metrics.yaml")});
   ASSERT_TRUE(scored.ok()) << scored.describe();
   EXPECT_THAT(read(std::string(kInference) + "metrics.json"), Not(HasSubstr("test.old")));
+}
+
+TEST_F(DailyLoop, AnAverageThatTrainingHasLeftBehindOrThatIsDamagedIsMadeAnew) {
+  const fs::path folder = path_ / kExp / "checkpoints";
+  const auto averages = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().filename().string().find(".ave_") != std::string::npos)
+        files[entry.path().filename().string()] = read_file(entry.path());
+    return files;
+  };
+  const auto before = averages();
+  ASSERT_EQ(before.size(), 3U);  // .safetensors, .pth and .json
+  const CommandResult more = stage("train", {"trainer.max_epochs=2"});
+  ASSERT_TRUE(more.ok()) << more.describe();
+  const auto now = averages();
+  ASSERT_NE(now, before);
+  // What a run that was killed in its second epoch leaves.
+  for (const auto& [name, content] : now) fs::remove(folder / name);
+  for (const auto& [name, content] : before) write_file_atomic(folder / name, content);
+  const CommandResult again = infer();
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(again.err, testing::AllOf(HasSubstr("averaged anew from the best epochs so far"),
+                                        HasSubstr("training went on after it was made"),
+                                        HasSubstr("test: asr_model_file: other content")));
+  EXPECT_TRUE(averages() == now);
+
+  for (const auto& [name, content] : now)
+    if (name.ends_with(".safetensors")) {
+      std::string damaged = content;
+      damaged[damaged.size() - 3] ^= 1;
+      write_file_atomic(folder / name, damaged);
+    }
+  const CommandResult packed = stage("pack_model");
+  ASSERT_TRUE(packed.ok()) << packed.describe();
+  EXPECT_THAT(packed.err, HasSubstr("as it was damaged"));
+  EXPECT_TRUE(averages() == now);
 }
 
 TEST_F(DailyLoop, APackHasOnlyTheErrorRatesOfItsOwnWeights) {

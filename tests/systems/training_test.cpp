@@ -491,6 +491,26 @@ TEST_F(Training, WeightsOfARunWhoseCheckpointsAreGoneAreNotAveragedWithOthers) {
             2U);
 }
 
+TEST_F(Training, BestWeightsThatAreDamagedOrGoneAreNamedAndNotAveraged) {
+  const ToyTraining toy;
+  ASSERT_TRUE(toy.train({"trainer.max_epochs=3"}).ok());
+  const std::string damaged = "epoch1_step48_valid.loss.safetensors";
+  const std::string gone = "epoch0_step24_valid.loss.safetensors";
+  std::string content = read_file(toy.checkpoints() / damaged);
+  content.back() ^= 1;
+  fs::remove(toy.checkpoints() / damaged);  // a link: the step's own stays whole
+  write_file_atomic(toy.checkpoints() / damaged, content);
+  fs::remove(toy.checkpoints() / gone);
+  const auto again = toy.train({"trainer.max_epochs=3", "trainer.log_every_n_steps=2"});
+  ASSERT_TRUE(again.ok()) << again.describe();
+  EXPECT_THAT(
+      again.err + again.out,
+      testing::AllOf(HasSubstr("best.json lists " + gone + ", which is not there"),
+                     HasSubstr(damaged + " is left out of the average"), HasSubstr("checksum")));
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "valid.loss.ave_1best.safetensors"));
+  EXPECT_FALSE(fs::exists(toy.checkpoints() / "valid.loss.ave_3best.safetensors"));
+}
+
 TEST_F(Training, AWordThatIsNoCheckpointIsRefusedWhateverIsThere) {
   const ToyTraining toy;
   ASSERT_TRUE(toy.train({"trainer.max_epochs=1"}).ok());

@@ -39,14 +39,18 @@ fs::path best_weights(const StageContext& context, const config::Node& trained,
   if (named.is_scalar()) {
     const fs::path file = fs::absolute(named.raw()).lexically_normal();
     const fs::path home = fs::absolute(exp_dir).lexically_normal();
-    if (file.parent_path() == home || file.parent_path() == home / "checkpoints")
+    if (file.parent_path() == home || file.parent_path() == home / "checkpoints") {
+      renew_average(file);
       return find_weights(file);
+    }
   }
   const config::Node criterion = trained["best_model_criterion"][0];
   std::string metric = criterion[0].value_or<std::string>("valid/loss");
   std::replace(metric.begin(), metric.end(), '/', '.');
-  return find_weights(exp_dir /
-                      fmt::format("{}.ave_{}best.safetensors", metric, criterion[1].value_or(1)));
+  const fs::path average =
+      exp_dir / fmt::format("{}.ave_{}best.safetensors", metric, criterion[1].value_or(1));
+  renew_average(average);
+  return find_weights(average);
 }
 
 fs::path inference_folder(const StageContext& context, const fs::path& exp_dir) {

@@ -20,6 +20,7 @@
 #include "tutti/systems/fingerprints.h"
 #include "tutti/systems/inference/read_ahead.h"
 #include "tutti/systems/item_model.h"
+#include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
 
@@ -257,6 +258,10 @@ void log_done(const SetReport& set, const std::vector<Json>& results, double sec
 
 void infer(const StageContext& context) {
   const config::Node& inference = context.inference;
+  // Here and not by the workers: all of them decode with what is there now, also while training runs.
+  for (const char* key : {"asr_model_file", "s2t_model_file"})
+    if (const config::Node file = inference["model"][key]; file.is_scalar())
+      renew_average(file.raw());
   const fs::path inference_dir = context.folder("inference_dir");
   const std::string data_dir = context.folder("data_dir").string();
   const auto sets = open_test_sets(inference, data_dir, 0);

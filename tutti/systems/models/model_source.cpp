@@ -16,6 +16,7 @@
 #include "tutti/systems/experiment_config.h"
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/pack.h"
+#include "tutti/trainer/checkpoint/averages.h"
 
 namespace tutti::systems {
 namespace {
@@ -93,6 +94,12 @@ fs::path find_weights(const fs::path& asked) {
       fix += "; the newest weights are " + (last / "model.safetensors").string();
   }
   throw DataError(fmt::format("model.asr_model_file: {}: no such file", asked.string()), fix);
+}
+
+void renew_average(const fs::path& asked) {
+  if (asked.filename().string().find(".ave_") == std::string::npos) return;
+  for (const fs::path& place : {asked.parent_path(), asked.parent_path() / "checkpoints"})
+    trainer::renew_averages(place);
 }
 
 bool is_pack(const fs::path& folder) {

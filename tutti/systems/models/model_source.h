@@ -30,6 +30,9 @@ void complete_options(const config::Node& training, const config::Node& asked,
 // The file that a config means by `asked`, which may be ESPnet3's name of it: EXP_DIR/valid.acc.ave_10best.pth is
 // EXP_DIR/checkpoints/valid.acc.ave_10best.safetensors, or the average of as many as were kept. Throws DataError.
 std::filesystem::path find_weights(const std::filesystem::path& asked);
+// Before find_weights, where a stage begins: an average that an experiment's training has left behind, or that is
+// damaged, is made anew from the best weights of now.
+void renew_average(const std::filesystem::path& asked);
 
 bool is_pack(const std::filesystem::path& folder);
 

@@ -49,7 +49,7 @@ bool is_checkpoint_name(const fs::path& path) {
   const std::string name = path.filename().string();
   return name.starts_with("step-") || name.starts_with(".step-") || name == "last" ||
          name == "best" || name == "best.json" || path.extension() == ".safetensors" ||
-         path.extension() == ".pth";
+         path.extension() == ".pth" || name.find(".ave_") != std::string::npos;
 }
 
 }  // namespace

@@ -132,6 +132,10 @@ Json check_checkpoint(const fs::path& folder) {
   return index.trainer();
 }
 
+std::uint32_t file_sum(const fs::path& folder, const std::string& name) {
+  return Index(folder).crc_of(name);
+}
+
 Checkpoint read_checkpoint_parts(const fs::path& folder, const PartRanges& parameters) {
   Checkpoint checkpoint;
   checkpoint.trainer = Index(folder).trainer();
@@ -183,7 +187,7 @@ void load_tensors(const TensorMap& from, TensorMap to, const std::string& where)
       "use the model config the weights were trained with");
 }
 
-void average_models(const std::vector<fs::path>& files, const fs::path& output) {
+FileSum average_models(const std::vector<fs::path>& files, const fs::path& output) {
   if (files.empty()) throw InternalError("average_models: no files");
   std::vector<std::unique_ptr<SafetensorsFile>> inputs;
   for (const fs::path& path : files) inputs.push_back(std::make_unique<SafetensorsFile>(path));
@@ -202,7 +206,7 @@ void average_models(const std::vector<fs::path>& files, const fs::path& output) 
     for (std::size_t i = 1; i < inputs.size(); ++i) sum.add_(inputs[i]->read(name));
     return sum.div_(static_cast<double>(inputs.size())).to(first.scalar_type());
   };
-  stream_safetensors(output, SafetensorsLayout(specs, {{"format", "pt"}}), mean);
+  return stream_safetensors(output, SafetensorsLayout(specs, {{"format", "pt"}}), mean);
 }
 
 }  // namespace tutti::trainer

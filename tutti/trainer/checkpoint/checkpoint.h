@@ -66,14 +66,17 @@ Checkpoint read_checkpoint_parts(const std::filesystem::path& folder, const Part
 // small pieces. Returns what trainer.json holds.
 Json check_checkpoint(const std::filesystem::path& folder);
 
+// The checksum of one of its files, as it was written. Throws DataError.
+std::uint32_t file_sum(const std::filesystem::path& folder, const std::string& name);
+
 // Copies `from` into the tensors of the model with the same names. Throws DataError listing names
 // that are missing, unexpected or of another shape.
 void load_tensors(const TensorMap& from, TensorMap to, const std::string& where);
 
 // The mean of several model files, computed in double; whole numbers are taken from the first.
 // Tensor by tensor: needs memory for one tensor of one file. Throws DataError if they do not match.
-void average_models(const std::vector<std::filesystem::path>& files,
-                    const std::filesystem::path& output);
+FileSum average_models(const std::vector<std::filesystem::path>& files,
+                       const std::filesystem::path& output);
 
 // Pieces of writing a checkpoint, for its writers: where it grows, and the last steps (the index,
 // COMPLETE, the rename).

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,7 +16,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
-#include "tutti/trainer/checkpoint/pth.h"
+#include "tutti/trainer/checkpoint/averages.h"
 
 namespace tutti::trainer {
 namespace fs = std::filesystem;
@@ -59,59 +60,6 @@ void link_or_copy(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-// Members of Impl have these types, so they are not in the anonymous namespace.
-struct BestEntry {
-  std::string file;
-  double value = 0;
-  std::int64_t epoch = 0;
-  std::int64_t step = 0;
-};
-using BestLists = std::map<std::string, std::vector<BestEntry>>;  // by list_name()
-
-namespace {
-
-// JSON has no infinity, which is what the loss of a bad epoch can be.
-Json number_json(double value) {
-  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
-}
-double number_of(const Json& json) {
-  return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
-}
-
-BestLists read_best(const fs::path& folder) {
-  BestLists best;
-  const fs::path path = folder / "best.json";
-  if (!fs::exists(path)) return best;
-  const Json json = parse_json(read_file(path), path.string());
-  for (const auto& [name, list] : json.items())
-    for (const Json& e : list) {
-      BestEntry entry{e.at("file"), number_of(e.at("value")), e.at("epoch"), e.at("step")};
-      if (fs::exists(folder / entry.file)) best[name].push_back(std::move(entry));
-    }
-  return best;
-}
-
-void write_best(const fs::path& folder, const BestLists& best) {
-  Json json = Json::object();
-  for (const auto& [name, list] : best) {
-    json[name] = Json::array();
-    for (const BestEntry& e : list)
-      json[name].push_back({{"file", e.file},
-                            {"value", number_json(e.value)},
-                            {"epoch", e.epoch},
-                            {"step", e.step}});
-  }
-  write_file_atomic(folder / "best.json", json.dump(1) + "\n");
-}
-
-}  // namespace
-
-std::string metric_file_name(const std::string& metric) {
-  std::string name = metric;
-  std::replace(name.begin(), name.end(), '/', '.');
-  return name;
-}
-
 std::optional<SaveInfo> save_info_of(const Json& trainer) {
   const auto saved = trainer.find("save");
   if (saved == trainer.end()) return std::nullopt;
@@ -129,6 +77,7 @@ class CheckpointStore::Impl {
     if (options_.rank == 0) {
       remove_leftovers();
       best_ = read_best(folder_);
+      drop_missing(folder_, best_);
     }
     writer_ = std::thread([this] { write_loop(); });
   }
@@ -201,22 +150,18 @@ class CheckpointStore::Impl {
       for (const auto& entry : fs::directory_iterator(folder_))
         if (entry.path().filename().string().rfind(prefix, 0) == 0) fs::remove(entry.path());
     }
+    std::set<std::pair<std::string, std::size_t>> names;
     for (std::size_t i = 0; i < options_.criteria.size(); ++i) {
-      auto files = best(list_name(i));
-      if (files.empty()) continue;
-      if (options_.average_best > 0 &&
-          static_cast<std::size_t>(options_.average_best) < files.size())
-        files.resize(static_cast<std::size_t>(options_.average_best));
+      const auto list = best_.find(list_name(i));
+      if (list == best_.end()) continue;
+      const std::size_t most = static_cast<std::size_t>(std::max(0, options_.average_best));
+      const std::size_t count =
+          most > 0 ? std::min(most, list->second.size()) : list->second.size();
+      // Of as many by the same metric, the first criterion's has the name.
+      if (!names.emplace(options_.criteria[i].metric, count).second) continue;
       const fs::path base =
-          folder_ /
-          fmt::format("{}.ave_{}best", metric_file_name(options_.criteria[i].metric), files.size());
-      if (fs::exists(base.string() + ".pth")) continue;  // another list of the same files
-      const fs::path partial = base.string() + ".partial";
-      average_models(files, partial);
-      fs::rename(partial, base.string() + ".safetensors");
-      const SafetensorsFile average(base.string() + ".safetensors");
-      stream_pth(base.string() + ".pth", average.specs(),
-                 [&](const std::string& name) { return average.read(name); });
+          write_average(folder_, {list->first, options_.average_best}, list->second);
+      if (base.empty()) continue;
       written.push_back(base.string() + ".safetensors");
       written.push_back(base.string() + ".pth");
     }
@@ -385,7 +330,8 @@ class CheckpointStore::Impl {
     const auto better = [&](const BestEntry& a, const BestEntry& b) {
       return criterion.better == Better::kLower ? a.value < b.value : a.value > b.value;
     };
-    const BestEntry entry{file, value->second, info.epoch, info.step};
+    const BestEntry entry{file, value->second, info.epoch, info.step,
+                          file_sum(folder_ / step_folder, "model.safetensors")};
     // Behind its equals: strictly better wins, as the first to reach a value keeps its place.
     list.insert(std::upper_bound(list.begin(), list.end(), entry, better), entry);
     link_or_copy(folder_ / step_folder / "model.safetensors", folder_ / file);
@@ -475,7 +421,8 @@ void CheckpointStore::set_aside_after(const fs::path& folder, std::int64_t step)
   const fs::path aside = folder.string() + ".before";
   fs::remove_all(aside);
   make_folders(aside);
-  for (const fs::path& path : later) fs::rename(path, aside / path.filename());
+  for (const fs::path& path : later)
+    if (fs::exists(path)) fs::rename(path, aside / path.filename());
   log::info("{}: what came after step {} was moved to {}", folder.string(), step,
             aside.filename().string());
 }

@@ -7,7 +7,7 @@
 // Layout: step-00001200/ (the newest `keep_last`, and the best of the first criterion), last and
 // best -> step-00001200, epoch3_step1200_valid.loss.safetensors (the best k per criterion, weights
 // only; a hard link into the step folder, so it costs nothing), best.json,
-// epoch3_step1200.safetensors (asked for), valid.loss.ave_5best.{pth,safetensors}.
+// epoch3_step1200.safetensors (asked for), valid.loss.ave_5best.{pth,safetensors,json}.
 //
 // Rank 0 only, unless ranks hold parts of the model: then each has one. save() waits only if the
 // previous save is still being written. Used by one thread.
@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/trainer/checkpoint/best_lists.h"
 #include "tutti/trainer/checkpoint/checkpoint.h"
 #include "tutti/trainer/checkpoint/shared.h"
 
@@ -116,8 +117,5 @@ class CheckpointStore {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// "valid/loss" -> "valid.loss": a file name of a metric.
-std::string metric_file_name(const std::string& metric);
 
 }  // namespace tutti::trainer
