@@ -204,6 +204,30 @@ TEST_F(DailyLoop, APackHasOnlyTheErrorRatesOfItsOwnWeights) {
   EXPECT_THAT(read(readme), HasSubstr("| test |"));
 }
 
+TEST_F(DailyLoop, WhatCouldNotBeDecodedIsToldWhereverItsErrorRatesAre) {
+  const std::string audio =
+      parse_json(split(read("data/test.jsonl"), '\n')[0], "test.jsonl")["audio"];
+  write_file_atomic(path_ / "data" / audio, "this is no audio\n");
+  const CommandResult decoded = infer({"--force", "inference:on_bad=skip"});
+  EXPECT_EQ(decoded.exit_code, 7) << decoded.describe();
+  const CommandResult scored =
+      run({"run", "--stages", "measure", "pack_model", "--training_config",
+           conf("training_asr_transformer.yaml"), "--inference_config", conf("inference.yaml"),
+           "--metrics_config", conf("metrics.yaml")});
+  ASSERT_TRUE(scored.ok()) << scored.describe();
+  EXPECT_THAT(scored.err, HasSubstr("test: 1 of 2 utterances could not be decoded"));
+  const Json metrics = parse_json(read(std::string(kInference) + "metrics.json"), "metrics.json");
+  for (const auto& [metric, sets] : metrics.items()) {
+    EXPECT_EQ(sets["test"]["utterances"], 1) << metric;
+    EXPECT_EQ(sets["test"]["utterances_not_decoded"], 1) << metric;
+    EXPECT_EQ(sets["valid"]["utterances_not_decoded"], 0) << metric;
+  }
+  for (const char* page : {"report.html", "inference/metrics.html"})
+    EXPECT_THAT(read(std::string(kExp) + page), HasSubstr("<th>not decoded</th>")) << page;
+  EXPECT_THAT(read(std::string(kExp) + "model_pack/README.md"),
+              HasSubstr("test: 1 of 2 utterances could not be decoded and are not counted."));
+}
+
 TEST_F(DailyLoop, AnotherSearchSaysWhatChanged) {
   const CommandResult wider = infer({"model.beam_size=3"});
   ASSERT_TRUE(wider.ok()) << wider.describe();

@@ -97,6 +97,13 @@ Json decoded_weights(const StageContext& context, const fs::path& inference_dir)
   return weights;
 }
 
+// Utterances of a set that have no result, as infer left them out (on_bad: skip); 0 for files that no run made.
+std::size_t num_undecoded(const fs::path& folder, std::size_t num_scored) {
+  const Json manifest = parallel::read_manifest(folder);
+  const auto items = manifest.is_object() ? manifest.value("items", std::size_t{0}) : 0;
+  return items > num_scored ? items - num_scored : 0;
+}
+
 // Keeps which weights each set was decoded with, and warns of those that training has gone past.
 void note_weights(const StageContext& context, const fs::path& inference_dir) {
   const Json now = weights_in_place(context);
@@ -193,6 +200,7 @@ void measure(const StageContext& context) {
   const fs::path inference_dir = context.folder("inference_dir");
   std::deque<speech::ErrorRate> metrics;  // the report points into it
   speech::MetricsReport report;
+  std::map<std::string, std::string> undecoded;  // set -> what is to be told
   int position = 0;
   for (const auto& node : context.metrics["metrics"].elements()) {
     const MetricSettings entry = read_entry(node, context.folder("exp_dir"));
@@ -206,7 +214,10 @@ void measure(const StageContext& context) {
         metric.add({.id = pair.id, .speaker = {}}, pair.reference, pair.hypothesis);
         progress.add();
       }
-      report.add(entry.target, set, metric, position);
+      const std::size_t left_out = num_undecoded(folder, pairs.size());
+      if (left_out > 0)
+        undecoded[set] = fmt::format("{} of {} utterances", left_out, left_out + pairs.size());
+      report.add(entry.target, set, metric, position, left_out);
       std::string name = speech::name_of(metric.kind());
       std::transform(name.begin(), name.end(), name.begin(),
                      [](unsigned char c) { return std::tolower(c); });
@@ -224,6 +235,10 @@ void measure(const StageContext& context) {
                                      return clips.link(set, id);
                                    }));
   fmt::print("{}", report.to_text());
+  for (const auto& [set, some] : undecoded)
+    log::warning(
+        "{}: {} could not be decoded and are not in its error rates; the reasons are in {}", set,
+        some, shown_path(inference_dir / set / "failed.jsonl"));
   note_weights(context, inference_dir);
   const fs::path page = write_report({.exp_dir = context.folder("exp_dir"),
                                       .inference_dir = inference_dir,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tutti/core/error.h"
@@ -81,22 +82,32 @@ std::string readme(const StageContext& context, const fs::path& inference_dir,
       fs::exists(marks) ? parse_json(read_file(marks), marks.string()) : Json::object();
   const Json packed = content_mark(weights);
   std::string rows;
+  std::map<std::string, std::string> undecoded;  // test set -> what its rates do not count
   std::set<std::string> of_others;
   const Json results = parse_json(read_file(metrics), metrics.string());
   for (const auto& [metric, sets] : results.items())
-    for (const auto& [set, values] : sets.items())
-      if (measured.value(set, packed) == packed)
-        rows += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set,
-                            values.begin().value().dump());
-      else
+    for (const auto& [set, values] : sets.items()) {
+      if (measured.value(set, packed) != packed) {
         of_others.insert(set);
+        continue;
+      }
+      rows += fmt::format("| {} | {} | {} |\n", metric.substr(metric.rfind('.') + 1), set,
+                          values.begin().value().dump());
+      const auto left_out = values.value("utterances_not_decoded", std::size_t{0});
+      if (left_out > 0)
+        undecoded[set] =
+            fmt::format("\n{}: {} of {} utterances could not be decoded and are not counted.\n",
+                        set, left_out, left_out + values.value("utterances", std::size_t{0}));
+    }
   for (const std::string& set : of_others)
     log::warning(
         "{}: its error rates came from other weights than those packed and are left out of the "
         "README; run infer, measure and pack_model",
         set);
   if (rows.empty()) return text;
-  return text + "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n" + rows;
+  text += "\n## Results\n\n| metric | test set | error rate (%) |\n|---|---|---|\n" + rows;
+  for (const auto& [set, line] : undecoded) text += line;
+  return text;
 }
 
 // The search settings behind the error rates: what `tutti infer --model` begins with. A model that was adapted and not

@@ -187,12 +187,12 @@ std::string escape_html(std::string_view text) {
 }
 
 void MetricsReport::add(const std::string& class_path, const std::string& test_set,
-                        const ErrorRate& metric, int entry) {
+                        const ErrorRate& metric, int entry, std::size_t num_undecoded) {
   for (const Row& row : rows_)
     if (row.class_path == class_path && row.entry == entry && row.test_set == test_set)
       throw InternalError(
           fmt::format("metric {} entry {} on {} was added twice", class_path, entry, test_set));
-  rows_.push_back({class_path, entry, test_set, &metric});
+  rows_.push_back({class_path, entry, test_set, &metric, num_undecoded});
 }
 
 std::vector<std::pair<std::string, const MetricsReport::Row*>> MetricsReport::named_rows() const {
@@ -212,8 +212,10 @@ std::vector<std::pair<std::string, const MetricsReport::Row*>> MetricsReport::na
 
 Json MetricsReport::to_json() const {
   Json out = Json::object();
-  for (const auto& [name, row] : named_rows())
-    out[name][row->test_set] = summary_json(*row->metric);
+  for (const auto& [name, row] : named_rows()) {
+    Json& summary = out[name][row->test_set] = summary_json(*row->metric);
+    summary["utterances_not_decoded"] = row->num_undecoded;
+  }
   return out;
 }
 
@@ -250,17 +252,17 @@ std::string MetricsReport::to_html(const std::string& title, const AudioLink& au
   out +=
       "<table><tr><th>test set</th><th>metric</th><th>rate %</th><th>95 "
       "%</th><th>S</th><th>D</th><th>I</th>"
-      "<th>tokens</th><th>utterances</th></tr>\n";
+      "<th>tokens</th><th>utterances</th><th>not decoded</th></tr>\n";
   for (const auto& [name, row] : named_rows()) {
     const EditCounts& c = row->metric->total();
     const Confidence confidence = row->metric->confidence();
     out += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.2f} to "
         "{:.2f}</td><td>{}</td><td>{}</td><td>{}</td>"
-        "<td>{}</td><td>{}</td></tr>\n",
+        "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
         escape_html(row->test_set), short_name(name, row->class_path, *row->metric), percent(c),
         confidence.low, confidence.high, c.substitutions, c.deletions, c.insertions,
-        c.reference_size(), row->metric->utterances().size());
+        c.reference_size(), row->metric->utterances().size(), row->num_undecoded);
   }
   out +=
       "</table>\n<p>Upper line: reference, lower line: hypothesis. <span "

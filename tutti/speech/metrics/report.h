@@ -38,8 +38,9 @@ class MetricsReport {
   // Copies nothing: `metric` must outlive the report.
   // One metric entry on several test sets is several calls with the same `entry`; entries of the
   // same class path need different `entry` numbers (their position in the config).
+  // `num_undecoded`: utterances of the set that have no hypothesis; no rate counts them, so every output tells them.
   void add(const std::string& class_path, const std::string& test_set, const ErrorRate& metric,
-           int entry = 0);
+           int entry = 0, std::size_t num_undecoded = 0);
 
   Json to_json() const;
   std::string to_text() const;  // one line per metric and test set
@@ -52,6 +53,7 @@ class MetricsReport {
     int entry;
     std::string test_set;
     const ErrorRate* metric;
+    std::size_t num_undecoded;
   };
   std::vector<std::pair<std::string, const Row*>> named_rows() const;
   std::vector<Row> rows_;

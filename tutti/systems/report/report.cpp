@@ -130,14 +130,14 @@ std::string error_table(const fs::path& file) {
           "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>", escape_html(set), escape_html(name),
           values.value(name.substr(0, name.find('#')), Json()).dump(),
           interval.size() == 2 ? interval[0].dump() + " to " + interval[1].dump() : "");
-      for (const char* key :
-           {"substitutions", "deletions", "insertions", "utterances", "utterances_with_errors"})
+      for (const char* key : {"substitutions", "deletions", "insertions", "utterances",
+                              "utterances_with_errors", "utterances_not_decoded"})
         rows += "<td>" + (values.contains(key) ? values[key].dump() : "") + "</td>";
       rows += "</tr>";
     }
   return "<h2>Error rates</h2><table><tr><th>test set</th><th>metric</th><th>%</th><th>95 % "
          "interval</th><th>substitutions</th><th>deletions</th><th>insertions</th>"
-         "<th>utterances</th><th>with errors</th></tr>" +
+         "<th>utterances</th><th>with errors</th><th>not decoded</th></tr>" +
          rows + "</table>";
 }
 
