@@ -1,6 +1,7 @@
 # Completion for bash. It asks the programs themselves (`tutti --help`, `tutti COMMAND --help`), so it knows what they know.
 _tutti() {
   local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]:-} words='' option='' i
+  local -x LC_ALL=C  # [a-z] is another set of letters elsewhere
   for ((i = 2; i < COMP_CWORD; ++i)); do
     [[ ${COMP_WORDS[i]} == -- ]] && { compopt -o default; return; }  # behind it stands another program's command
     [[ ${COMP_WORDS[i]} == -* ]] && option=${COMP_WORDS[i]}

@@ -67,7 +67,7 @@ TEST(Docs, MarkedExamplesPrintWhatTheySay) {
     for (const auto& example : examples_of(page)) {
       SCOPED_TRACE(example.where + ": " + example.command);
       const auto result = run_command({.argv = {"bash", "-c", example.command},
-                                       .env = {{"PATH", path}},
+                                       .env = {{"PATH", path}, {"LC_ALL", "C.UTF-8"}},
                                        .cwd = TUTTI_SOURCE_DIR,
                                        .timeout = std::chrono::minutes(2)});
       EXPECT_TRUE(result.ok()) << result.describe();

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/systems/toy_training.h"
+#include "tutti/core/text.h"
 
 namespace tutti::systems {
 namespace {
@@ -31,7 +32,7 @@ class FakeSlurm {
       : calls_(toy.path() / "scontrol.calls") {
     fs::create_directories(toy.path() / "bin");
     const fs::path program = toy.path() / "bin" / "scontrol";
-    write_file_atomic(program, "#!/bin/sh\necho \"$*\" >> " + calls_.string() +
+    write_file_atomic(program, "#!/bin/sh\necho \"$*\" >> " + shell_quote(calls_.string()) +
                                    "\n[ \"$1\" = show ] && echo 'JobId=77 PreemptTime=" +
                                    preempted + " SuspendTime=None'\nexit 0\n");
     ::chmod(program.c_str(), 0755);

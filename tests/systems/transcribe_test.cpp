@@ -10,6 +10,7 @@
 
 #include "tests/systems/built_recipe.h"
 #include "tutti/core/json.h"
+#include "tutti/core/text.h"
 #include "tutti/data/io/audio.h"
 
 namespace tutti::systems {
@@ -107,8 +108,8 @@ TEST_F(Transcribe, WhatHasToBeConvertedComesWithTheCommand) {
   fs::create_directories(path_ / "audio");
   write("audio/talk.m4a", bytes);
   const std::string file = (path_ / "audio/talk.m4a").string();
-  const std::string command =
-      "ffmpeg -i " + file + " " + (path_ / "audio/talk.wav").string() + "\n";
+  const std::string command = "ffmpeg -i " + shell_quote(file) + " " +
+                              shell_quote((path_ / "audio/talk.wav").string()) + "\n";
   const CommandResult named = run({"infer", "--model", pack(), file});
   EXPECT_EQ(named.exit_code, 7) << named.describe();
   EXPECT_THAT(named.err, HasSubstr("talk.m4a: MPEG-4 (m4a, mp4), which is not read here"));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #if defined(__x86_64__)
@@ -79,6 +80,12 @@ std::string onednn_limit() {
     if (const char* value = std::getenv(name); value && *value)
       return fmt::format("{}={}", name, value);
   return {};
+}
+
+bool onednn_limit_excludes_bf16() {
+  const std::string limit = onednn_limit();
+  const std::string value = limit.substr(std::min(limit.find('=') + 1, limit.size()));
+  return value.starts_with("SSE") || value == "AVX" || value.starts_with("AVX2");
 }
 
 void keep_off_broken_tiles() {

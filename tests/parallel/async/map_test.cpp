@@ -123,7 +123,8 @@ TEST_F(AsyncMap, StatusAndCancelWorkWhileItRunsAndAnyModeResumes) {
 TEST_F(AsyncMap, AJournalThatIsTakenAwayUnderARunEndsItWithFourAndTheSameCommandMendsIt) {
   const std::string go = (folder_.path() / "go").string();
   const std::vector<std::string> command = {
-      "sh", "-c", "[ {index} = 0 ] || until [ -e " + go + " ]; do sleep 0.02; done; echo {index}"};
+      "sh", "-c",
+      "[ {index} = 0 ] || until [ -e " + shell_quote(go) + " ]; do sleep 0.02; done; echo {index}"};
   ASSERT_EQ(map(out_, "3", command, "n_workers: 1").exit_code, 0);
   ASSERT_TRUE(wait_until([&] { return count_items(out_).ok == 1; }));
   for (const fs::path& file : journal_files(out_))
@@ -164,7 +165,7 @@ TEST_F(AsyncMap, AFailedItemIsNamedAsTheListHasIt) {
 // Item 0 tells who runs it and waits; item 1 fails when it is told to.
 TEST_F(AsyncMap, WaitDoesNotWaitForAStoppedWorkerOfARunThatAFailedItemHasEnded) {
   const fs::path worker = folder_.path() / "worker";
-  const std::string path = worker.string();
+  const std::string path = shell_quote(worker.string());
   write_file_atomic(folder_.path() / "item.sh", "if [ $1 = 0 ]; then echo $PPID >" + path +
                                                     ".new; mv " + path + ".new " + path +
                                                     "; exec sleep 3600; fi\nuntil [ -e " + path +
@@ -175,7 +176,7 @@ TEST_F(AsyncMap, WaitDoesNotWaitForAStoppedWorkerOfARunThatAFailedItemHasEnded) 
   ASSERT_TRUE(wait_until([&] { return fs::exists(worker); }));
   const pid_t pid = std::stoi(read_file(worker));
   ASSERT_EQ(::kill(pid, SIGSTOP), 0);
-  write_file_atomic(path + ".stopped", "");
+  write_file_atomic(worker.string() + ".stopped", "");
   const auto waited = tutti({"wait", out_.string()});
   ::kill(pid, SIGCONT);
   EXPECT_FALSE(waited.timed_out);
@@ -186,10 +187,10 @@ TEST_F(AsyncMap, WaitDoesNotWaitForAStoppedWorkerOfARunThatAFailedItemHasEnded) 
 }
 
 TEST_F(AsyncMap, AWorkerThatGotSigtermGivesUpAnItemThatTakesLong) {
-  const std::string path = (folder_.path() / "worker").string();
+  const std::string path = (folder_.path() / "worker").string(), quoted = shell_quote(path);
   write_file_atomic(folder_.path() / "item.sh",
-                    "if [ -e " + path + " ]; then echo done; exit; fi\necho $PPID >" + path +
-                        ".new; mv " + path + ".new " + path + "; exec sleep 3600\n");
+                    "if [ -e " + quoted + " ]; then echo done; exit; fi\necho $PPID >" + quoted +
+                        ".new; mv " + quoted + ".new " + quoted + "; exec sleep 3600\n");
   env_["TUTTI_WORKER_TERM_GRACE"] = "0.2";
   ASSERT_EQ(map(out_, "1", {"sh", (folder_.path() / "item.sh").string()}, "n_workers: 1").exit_code,
             0);
