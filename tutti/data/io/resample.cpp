@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "tutti/core/error.h"
+#include "tutti/core/vector_clones.h"
 
 namespace tutti::data {
 namespace {
@@ -80,15 +81,37 @@ std::shared_ptr<const Filter> shared_filter(int up, int down) {
   return slot;
 }
 
-}  // namespace
-
-float dot(const float* a, const float* b, std::size_t n) noexcept {
+inline float sum_of_products(const float* a, const float* b, std::size_t n) noexcept {
   float part[8] = {};
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8)
     for (std::size_t k = 0; k < 8; ++k) part[k] += a[i + k] * b[i + k];
   for (; i < n; ++i) part[0] += a[i] * b[i];
   return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+}
+
+// Every output's window of `padded` with the phase of the filter that belongs to it.
+TUTTI_VECTOR_CLONES void apply(const Filter& filter, const float* padded, float* out,
+                               std::size_t count) {
+  const auto up = static_cast<std::size_t>(filter.up);
+  const auto taps = static_cast<std::size_t>(filter.taps);
+  const std::size_t whole = static_cast<std::size_t>(filter.down) / up;
+  const std::size_t rest = static_cast<std::size_t>(filter.down) % up;
+  std::size_t phase = 0;  // counted along: a division takes longer than the window
+  for (std::size_t k = 0; k < count; ++k) {
+    out[k] = sum_of_products(padded, filter.table.data() + phase * taps, taps);
+    padded += whole;
+    phase += rest;
+    if (phase < up) continue;
+    phase -= up;
+    ++padded;
+  }
+}
+
+}  // namespace
+
+float dot(const float* a, const float* b, std::size_t n) noexcept {
+  return sum_of_products(a, b, n);
 }
 
 std::vector<float> resample(std::span<const float> samples, int from_rate, int to_rate) {
@@ -110,10 +133,7 @@ std::vector<float> resample(std::span<const float> samples, int from_rate, int t
   std::vector<float> padded(samples.size() + static_cast<std::size_t>(filter->half) + taps, 0.0F);
   std::copy(samples.begin(), samples.end(), padded.begin() + filter->half);
   std::vector<float> out((samples.size() * up + down - 1) / down);
-  for (std::uint64_t k = 0; k < out.size(); ++k) {
-    const std::uint64_t at = k * down;
-    out[k] = dot(padded.data() + at / up, filter->table.data() + (at % up) * taps, taps);
-  }
+  apply(*filter, padded.data(), out.data(), out.size());
   return out;
 }
 

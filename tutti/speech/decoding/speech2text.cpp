@@ -169,8 +169,13 @@ std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform
   std::vector<Recognised> results(waveforms.size());
   std::vector<Waveform> whole, timed, shared;
   std::vector<std::size_t> items, timed_items, shared_items;
+  // By several threads: a GPU waits for it.
+  at::parallel_for(
+      0, static_cast<std::int64_t>(waveforms.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+          results[i].problem = problem_of(waveforms[i]);
+      });
   for (std::size_t i = 0; i < waveforms.size(); ++i) {
-    results[i].problem = problem_of(waveforms[i]);
     if (!results[i].problem.empty()) {
       results[i].nbest.emplace_back();
     } else if (is_long(waveforms[i]) && is_owsm() && options_.predict_time) {
