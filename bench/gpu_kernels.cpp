@@ -16,6 +16,7 @@
 
 #include "tutti/speech/cuda/few_rows.h"
 #include "tutti/speech/cuda/fused.h"
+#include "tutti/speech/cuda/relative_attention.h"
 #include "tutti/speech/models/gpu/tools.h"
 #include "tutti/speech/models/step_graph.h"
 
@@ -134,7 +135,7 @@ void decoder_kernels(std::int64_t rows) {
 }
 
 void training_kernels() {
-  const std::int64_t batch = 128, frames = 369, size = 256, wide = 1024, heads = 4;
+  const std::int64_t batch = 128, frames = 369, size = 256, wide = 1024;
   const double positions = static_cast<double>(batch * frames);
   const Tensor x = torch::randn({batch, frames, wide}, halves()), y = torch::empty_like(x);
   const Tensor taps = torch::randn({wide, 31}, floats()), bias = torch::zeros({wide}, floats());
@@ -175,14 +176,50 @@ void training_kernels() {
     call.rstd = call.mean + batch * frames;
     cuda::add_norm(call, stream());
   });
-  const cuda::ShiftSize shift{batch, heads, frames, 744, 376};
-  const Tensor scores = torch::randn({heads, batch, frames, shift.columns}, halves());
-  const Tensor shifted = torch::empty({batch, heads, frames, shift.out_row}, halves());
-  report("shift of relative positions", 4 * positions * heads * frames, positions * heads * frames,
-         [&](int) {
-           cuda::relative_shift(kType, scores.data_ptr(), nullptr, shifted.data_ptr(), shift,
-                                stream());
-         });
+}
+
+void attention_kernels() {
+  const cuda::AttentionSize size(128, 4, 369, 64);
+  const Tensor qkv =
+      torch::randn({size.batch, size.frames, 3, size.heads * size.head_size}, halves());
+  const Tensor q = torch::randn({size.batch, size.frames, size.heads * size.head_size}, halves());
+  const Tensor out = torch::empty_like(q), g = torch::randn_like(q);
+  const Tensor grad_q = torch::empty_like(q), grad_k = torch::empty_like(q),
+               grad_v = torch::empty_like(q);
+  const Tensor scores = torch::randn(
+      {size.heads, size.blocks, size.batch, cuda::kQueryBlock, size.columns}, halves());
+  const Tensor grad_scores = torch::empty_like(scores);
+  const Tensor sums =
+      torch::empty({2, size.batch, size.heads, size.blocks * cuda::kQueryBlock}, floats());
+  const auto call = [&](double rate) {
+    cuda::RelativeAttention call{.size = size};
+    call.q = q.data_ptr();
+    call.k = qkv.select(2, 1).data_ptr();
+    call.v = qkv.select(2, 2).data_ptr();
+    call.k_row = call.v_row = qkv.stride(1);
+    call.scores = scores.data_ptr();
+    call.dropout = gpu::Dropping{12345, rate}.call();
+    call.out = out.data_ptr();
+    call.sums = sums.data_ptr<float>();
+    return call;
+  };
+  cuda::RelativeAttentionBack back;
+  back.grad_out = g.data_ptr();
+  back.products = sums[1].data_ptr<float>();
+  back.grad_q = grad_q.data_ptr();
+  back.grad_k = grad_k.data_ptr();
+  back.grad_v = grad_v.data_ptr();
+  back.grad_scores = grad_scores.data_ptr();
+  const double vectors = 2.0 * q.numel(), whole = 2.0 * scores.numel(),
+               pairs = static_cast<double>(size.batch * size.heads * size.frames * size.frames);
+  for (const double rate : {0.0, 0.1}) {
+    const std::string dropout = rate > 0 ? " and dropout" : "";
+    report("attention with relative positions" + dropout, 4 * vectors + 2 * pairs,
+           4 * pairs * size.head_size,
+           [&](int) { cuda::relative_attention(call(rate), stream_of(q)); });
+    report("its gradients" + dropout, 8 * vectors + 2 * pairs + whole, 10 * pairs * size.head_size,
+           [&](int) { cuda::relative_attention_back(call(rate), back, stream_of(q)); });
+  }
 }
 
 }  // namespace
@@ -193,5 +230,6 @@ int main() {
   fmt::print("| kernel | us | TB/s | TFLOP/s |\n|---|---|---|---|\n");
   for (const std::int64_t rows : {1, 5}) decoder_kernels(rows);
   training_kernels();
+  attention_kernels();
   return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "tutti/speech/models/cuda_ops.h"
 #include "tutti/speech/models/fused.h"
+#include "tutti/speech/models/gpu/relative_attention.h"
 
 namespace tutti::speech {
 
@@ -127,26 +128,31 @@ torch::Tensor AttentionImpl::forward_self(const torch::Tensor& x_BTD, const Batc
   if (linear_pos_.is_empty()) return forward(x_BTD, x_BTD, context.key_bias);
   const double scale = 1.0 / std::sqrt(static_cast<double>(pos_bias_u_.size(1)));
   const ThreeProducts qkv = products(x_BTD, linear_q_, linear_k_, linear_v_);
+  const double rate = is_training() ? settings_.dropout_rate : 0.0;
+  const torch::Tensor positions_ND = linear_pos_(context.positions).squeeze(0);
+  if (settings_.positions == PositionKind::kRelative && !settings_.zero_triu &&
+      gpu::can_fuse_attention(qkv.first, positions_ND, pos_bias_u_))
+    return linear_out_(gpu::fused_relative_attention(qkv, pos_bias_u_, pos_bias_v_, positions_ND,
+                                                     context.valid_BT, rate));
   const PositionQueries queries = position_queries(qkv.first, pos_bias_u_, pos_bias_v_, scale);
-  const torch::Tensor bias = relative_scores(queries.with_v_HMd, context);
+  const torch::Tensor bias = relative_scores(queries.with_v_HMd, positions_ND, context);
   const torch::Tensor key = split_heads(qkv.second);
   // Under autocast torch's sum is float32 and the rest is not.
   const torch::Tensor query = queries.with_u_BTHd.to(key.scalar_type()).transpose(1, 2);
-  return merge_heads(attend(query, key, split_heads(qkv.third), bias,
-                            is_training() ? settings_.dropout_rate : 0.0));
+  return merge_heads(attend(query, key, split_heads(qkv.third), bias, rate));
 }
 
 // Scores (B, H, T, T) of query i, scaled, against the position of key j relative to it; -inf where
 // key j is padding.
 torch::Tensor AttentionImpl::relative_scores(const torch::Tensor& query_HMd,
+                                             const torch::Tensor& positions_ND,
                                              const BatchContext& context) {
   const auto batch = static_cast<std::int64_t>(context.lengths.size());
   const std::int64_t heads = settings_.heads, frames = query_HMd.size(1) / batch;
-  const std::int64_t columns = context.positions.size(1);
+  const std::int64_t columns = positions_ND.size(0);
   // One matrix product per head for the whole batch: positions are the same for all utterances, and
   // a broadcast matmul would copy them B times.
-  const torch::Tensor p_HdN =
-      linear_pos_(context.positions).view({columns, heads, -1}).permute({1, 2, 0});
+  const torch::Tensor p_HdN = positions_ND.view({columns, heads, -1}).permute({1, 2, 0});
   const torch::Tensor scores = torch::bmm(query_HMd, p_HdN).view({heads, batch, frames, columns});
 
   torch::Tensor shifted;

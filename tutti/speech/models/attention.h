@@ -3,6 +3,7 @@
 // Masks are additive biases, broadcastable to (B, H, T1, T2): 0 where a key may be seen, -inf where
 // not; undefined means "everything may be seen". From libtorch 2.0 on the work is done by
 // scaled_dot_product_attention, which picks flash or memory-efficient kernels; before, by our own.
+// Relative positions in bf16 on a GPU have kernels of their own (gpu/relative_attention.h).
 #pragma once
 
 #include "tutti/speech/models/lengths.h"
@@ -78,7 +79,8 @@ class AttentionImpl : public torch::nn::Module {
 
  private:
   torch::Tensor split_heads(const torch::Tensor& x_BTD) const;
-  torch::Tensor relative_scores(const torch::Tensor& query_HMd, const BatchContext& context);
+  torch::Tensor relative_scores(const torch::Tensor& query_HMd, const torch::Tensor& positions_ND,
+                                const BatchContext& context);
 
   Settings settings_;
   Linear linear_q_{nullptr}, linear_k_{nullptr}, linear_v_{nullptr}, linear_out_{nullptr};
