@@ -177,6 +177,30 @@ TEST_F(Transcribe, NamesWithBlanksAndBytesThatAreNoText) {
   }
 }
 
+TEST_F(Transcribe, NoTwoFilesHaveOneNameInCtm) {
+  const std::string a = audio("a.wav", tone(2));
+  fs::create_directories(path_ / "audio/more");
+  fs::copy_file(a, path_ / "audio/more/a.wav");
+  const std::string folder = (path_ / "audio").string();
+  const std::vector<std::string> ask = {"infer", "--model",         pack(),
+                                        "--ctm", "minlenratio=0.2", "maxlenratio=0.3"};
+  const auto with = [&](std::vector<std::string> inputs) {
+    inputs.insert(inputs.begin(), ask.begin(), ask.end());
+    return run(inputs);
+  };
+  const CommandResult both = with({folder});
+  ASSERT_TRUE(both.ok()) << both.describe();
+  EXPECT_THAT(both.out, testing::StartsWith("a 1 "));
+  EXPECT_THAT(both.out, HasSubstr("\nmore/a 1 "));
+  const CommandResult clash = with({a, folder + "/more/a.wav"});
+  EXPECT_EQ(clash.exit_code, 2) << clash.describe();
+  EXPECT_EQ(clash.out, "");
+  EXPECT_THAT(clash.err, HasSubstr("would both be called a in the CTM"));
+  audio("a b.wav", tone(1));
+  audio("a_b.wav", tone(1));
+  EXPECT_THAT(with({folder}).err, HasSubstr("would both be called a_b in the CTM"));
+}
+
 TEST_F(Transcribe, SubtitlesOfSeveralFilesAreFilesOfTheirOwn) {
   audio("a.wav", tone(1));
   audio("b.wav", tone(2));

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "tutti/core/text.h"
@@ -184,11 +182,8 @@ std::string to_vtt(const std::vector<Cue>& cues) {
   return out;
 }
 
-std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words) {
+std::string to_ctm(const std::string& name, const std::vector<TimedWord>& words) {
   std::string out;
-  std::string name = std::filesystem::path(file).stem().string();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isspace(c) != 0; }, '_');
   if (words.empty()) return fmt::format(";; {}: no words\n", name);  // CTM's comment
   for (const TimedWord& word : words)
     out += fmt::format("{} 1 {:.2f} {:.2f} {}{}\n", name, word.begin,

@@ -38,8 +38,7 @@ std::vector<Cue> make_cues(const speech::Recognised& recognised, double seconds,
 
 std::string to_srt(const std::vector<Cue>& cues);
 std::string to_vtt(const std::vector<Cue>& cues);
-// `NAME 1 BEGIN DURATION WORD [CONFIDENCE]`; NAME is the file without folder and extension, with `_` for
-// blanks, as blanks part the columns. Without words: a comment (`;;`) that says so.
-std::string to_ctm(const std::string& file, const std::vector<TimedWord>& words);
+// `NAME 1 BEGIN DURATION WORD [CONFIDENCE]`; blanks part the columns, so `name` has none. Without words: a comment (`;;`) that says so.
+std::string to_ctm(const std::string& name, const std::vector<TimedWord>& words);
 
 }  // namespace tutti::systems

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -53,8 +54,8 @@ bool is_audio_name(const fs::path& file) {
 
 struct Input {
   std::string name;
-  std::string bytes;   // of audio that came on stdin; else empty
-  fs::path subtitles;  // below output_dir, without an extension
+  std::string bytes;  // of audio that came on stdin; else empty
+  fs::path place;     // below the folder that was named, without an extension
 };
 
 bool looks_like_audio(std::string_view bytes) {
@@ -128,7 +129,7 @@ std::map<std::string, fs::path> subtitle_files(const TranscribeRequest& request,
   std::map<std::string, fs::path> files;
   std::map<fs::path, std::string> taken;
   for (const Input& input : inputs) {
-    const fs::path file = request.output_dir / (input.subtitles.string() + extension);
+    const fs::path file = request.output_dir / (input.place.string() + extension);
     if (const auto [other, is_new] = taken.emplace(file, input.name); !is_new)
       throw ConfigError(fmt::format("{} and {} would both be written to {}", other->second,
                                     input.name, file.string()),
@@ -137,6 +138,24 @@ std::map<std::string, fs::path> subtitle_files(const TranscribeRequest& request,
   }
   for (const auto& [name, file] : files) make_folders(file.parent_path());
   return files;
+}
+
+// What each input is called in CTM, by its name: as its subtitles are, with `_` for blanks, which part the columns.
+std::map<std::string, std::string> ctm_names(const TranscribeRequest& request,
+                                             const std::vector<Input>& inputs) {
+  std::map<std::string, std::string> names, taken;
+  if (request.format != TranscriptFormat::kCtm) return names;
+  for (const Input& input : inputs) {
+    std::string name = input.place.string();
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char c) { return std::isspace(c) != 0; }, '_');
+    if (const auto [other, is_new] = taken.emplace(name, input.name); !is_new)
+      throw ConfigError(fmt::format("{} and {} would both be called {} in the CTM", other->second,
+                                    input.name, name),
+                        "give them to two commands, or name the folder that holds both");
+    names[input.name] = name;
+  }
+  return names;
 }
 
 config::Node read_overrides(const TranscribeRequest& request) {
@@ -174,12 +193,13 @@ struct Printed {
 class Transcriber {
  public:
   Transcriber(Recognizer recognizer, TranscriptFormat format,
-              std::map<std::string, fs::path> subtitle_files, std::size_t num_files,
-              Printed& printed)
+              std::map<std::string, fs::path> subtitle_files,
+              std::map<std::string, std::string> ctm_names, std::size_t num_files, Printed& printed)
       : recognizer_(std::move(recognizer)),
         units_(units_of(recognizer_.speech2text->codec().tokens())),
         format_(format),
         subtitle_files_(std::move(subtitle_files)),
+        ctm_names_(std::move(ctm_names)),
         printed_(printed) {
     batch_size_ = std::max(kLeastAhead, recognizer_.speech2text->options().batch_size);
     // Lines on a terminal show by themselves how far it is.
@@ -277,7 +297,7 @@ class Transcriber {
         if (words.empty() && !found.nbest.at(0).text.empty())
           refuse(sample.uid, "no times: the model has no CTC to tell them");
         else
-          fmt::print("{}", to_ctm(sample.uid, words));
+          fmt::print("{}", to_ctm(ctm_names_.at(sample.uid), words));
         return;
       }
     }
@@ -287,6 +307,7 @@ class Transcriber {
   const Units units_;
   const TranscriptFormat format_;
   const std::map<std::string, fs::path> subtitle_files_;
+  const std::map<std::string, std::string> ctm_names_;
   Printed& printed_;
   std::size_t batch_size_ = kLeastAhead;
   std::vector<data::Sample> held_;
@@ -304,6 +325,7 @@ std::size_t transcribe(const TranscribeRequest& request) {
   if (inputs.empty())
     throw ConfigError("no audio files given", "tutti infer --model PACK audio.wav...");
   const auto subtitles = subtitle_files(request, inputs);
+  const auto called = ctm_names(request, inputs);
   if (request.only_missing) {
     std::erase_if(inputs, [&](const Input& input) { return fs::exists(subtitles.at(input.name)); });
     if (inputs.empty()) log::info("every file has subtitles in {}", request.output_dir.string());
@@ -313,7 +335,7 @@ std::size_t transcribe(const TranscribeRequest& request) {
   trainer::StopSignals signals(0);
   signals.while_starting([&](int signal) { leave(signal, request, inputs.size(), printed); });
   Transcriber transcriber(load_packed_recognizer(request.model, read_overrides(request), 0),
-                          request.format, subtitles, inputs.size(), printed);
+                          request.format, subtitles, called, inputs.size(), printed);
   for (const Input& input : inputs) transcriber.add(input);
   transcriber.flush();
   return transcriber.num_refused();
