@@ -1,6 +1,5 @@
 // tutti gather: results.jsonl from what the journals hold, whatever became of the run.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -42,9 +41,8 @@ int run_gather(int argc, char** argv) {
     std::printf("%s/results.jsonl: %llu ok, %llu failed, %llu missing\n", folder.c_str(),
                 static_cast<unsigned long long>(counts.ok),
                 static_cast<unsigned long long>(counts.failed),
-                static_cast<unsigned long long>(counts.total - counts.ok - counts.failed));
-  if (std::max(counts.ok + counts.failed, counts.kept) < counts.total)
-    return static_cast<int>(ExitCode::kStoppedResumable);
+                static_cast<unsigned long long>(counts.missing()));
+  if (counts.missing() > 0) return static_cast<int>(ExitCode::kStoppedResumable);
   return static_cast<int>(counts.failed > 0 ? ExitCode::kItemsFailed : ExitCode::kDone);
 }
 

@@ -416,6 +416,9 @@ int run_map(int argc, char** argv) {
   if (app.count("--jobs") > 0 && arguments.jobs < 1)
     throw ConfigError(fmt::format("map: --jobs: got {}, expected at least 1", arguments.jobs),
                       "leave it out to use all processors");
+  if (app.count("--output_dir") > 0 && arguments.output_dir.empty())
+    throw ConfigError("map: --output_dir: got an empty name, expected a folder",
+                      "is the variable set? Without the option the outputs go to stdout");
   part_overrides(arguments.config_files, arguments.overrides);
   if (arguments.append && (arguments.force || arguments.output_dir.empty()))
     throw ConfigError("map: --append goes on in an output folder",

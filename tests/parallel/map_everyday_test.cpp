@@ -517,6 +517,7 @@ TEST_F(Everyday, AFlippedBitIsToldWithItsPlaceAndCostsOneItem) {
   write_file_atomic(journal, bytes);
   const auto gathered = sh("tutti gather out");
   EXPECT_EQ(gathered.exit_code, 0) << gathered.err;
+  EXPECT_EQ(gathered.out, "out/results.jsonl: 50 ok, 0 failed, 0 missing\n");  // as the file has it
   EXPECT_THAT(gathered.err, HasSubstr(".journal: damaged at byte "));
   EXPECT_EQ(content("out/results.jsonl"), results);  // never replaced by less
   const auto again = sh(run);
@@ -524,6 +525,23 @@ TEST_F(Everyday, AFlippedBitIsToldWithItsPlaceAndCostsOneItem) {
   EXPECT_THAT(again.err, HasSubstr("damaged at byte "));
   EXPECT_EQ(content("out/results.jsonl"), results);
   EXPECT_EQ(num_lines("ran"), 51U);
+}
+
+TEST_F(Everyday, AnEmptyNameOfTheOutputFolderIsRefused) {
+  const auto r = sh("tutti map --items 2 --output_dir \"$NOT_SET\" -- 'echo x >>ran'");
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_THAT(r.err, HasSubstr("--output_dir: got an empty name"));
+  EXPECT_FALSE(fs::exists(folder_.path() / "ran"));
+}
+
+TEST_F(Everyday, AMemoryLimitWithoutAUnitIsRefused) {
+  for (const char* limit : {"4", "1.5"}) {
+    const auto r = sh(std::string("tutti map --items 1 parallel.options.memory_limit=") + limit +
+                      " -- 'echo x >>ran'");
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(std::string("memory_limit: ") + limit + "GB"));
+  }
+  EXPECT_FALSE(fs::exists(folder_.path() / "ran"));
 }
 
 TEST_F(Everyday, ALargeResultThatIsLostOrDamagedIsAFailureAndRunsAgain) {
@@ -540,6 +558,12 @@ TEST_F(Everyday, ALargeResultThatIsLostOrDamagedIsAFailureAndRunsAgain) {
   std::string bytes = read_file(files[2]);
   bytes[1000] = 'y';
   write_file_atomic(files[2], bytes);
+  const auto kept = sh("tutti gather out");
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_EQ(kept.out, "out/results.jsonl: 3 ok, 0 failed, 0 missing\n");
+  EXPECT_THAT(kept.err, HasSubstr("it is left as it is"));
+  EXPECT_EQ(content("out/results.jsonl"), results);  // has the texts whole
+  fs::remove(folder_.path() / "out/results.jsonl");
   EXPECT_EQ(sh("tutti gather out").exit_code, 7);
   EXPECT_THAT(content("out/failed.jsonl"), HasSubstr("is lost"));
   EXPECT_THAT(content("out/failed.jsonl"), HasSubstr("checksum"));

@@ -327,11 +327,11 @@ std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_sc
 FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& job) {
   const FolderCounts counts = write_results(output_folder, job.fingerprint_hash, job.indices,
                                             make_item_of(job.item_names, job.indices), nullptr);
-  if (counts.lost() > 0) {
+  if (counts.missing() > 0) {
     const std::string reason = fmt::format(
         "{} items that were done have no record in {} any more: somebody removed a "
         "journal while the run was going; run the same command again",
-        counts.lost(), (output_folder / "journal").string());
+        counts.missing(), (output_folder / "journal").string());
     log::error("{}", reason);
     request_stop(async_folder(output_folder),
                  {.exit_code = static_cast<int>(ExitCode::kIo), .reason = reason});

@@ -1,4 +1,5 @@
 // env: local. Worker processes (or, with `processes: false`, threads) on this machine.
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -42,7 +43,15 @@ void check_memory_limit(const Node& node, Problems& problems) {
   if (node.is_scalar() && node.raw() == "auto") return;
   double share = 0;
   std::string expected;
-  if (config::read(node, share, expected) && share >= 0) return;
+  constexpr double kBytes = 1 << 20;  // who counts bytes has more of them than that
+  const bool is_number = config::read(node, share, expected);
+  if (is_number && share > 1 && share < kBytes)
+    return problems.add(
+        node,
+        "got " + node.describe_value() +
+            ", expected a size with its unit (\"4GB\"), or a share of memory up to 1",
+        fmt::format("memory_limit: {}GB", node.raw()));
+  if (is_number && share >= 0) return;
   config::Bytes bytes;
   if (!config::read(node, bytes, expected))
     problems.add(node, "got " + node.describe_value() +

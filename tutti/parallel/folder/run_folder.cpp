@@ -138,19 +138,22 @@ std::string working_folder() {
   return fs::current_path(none).string();
 }
 
-// How a line of results.jsonl ends whose item has no result yet.
+// How a line of results.jsonl ends whose item has no result, or none yet.
+constexpr std::string_view kFailed = "\"status\":\"failed\"}\n";
 constexpr std::string_view kMissing = "\"status\":\"missing\"}\n";
 
-std::uint64_t count_results(const fs::path& file) {
+// `total` is left alone.
+FolderCounts count_results(const fs::path& file) {
   const MappedFile mapped(file);
-  std::uint64_t count = 0;
+  FolderCounts counts;
   for (std::string_view rest = mapped.bytes(); !rest.empty();) {
     const auto end = rest.find('\n');
     if (end == rest.npos) break;
-    if (!rest.substr(0, end + 1).ends_with(kMissing)) ++count;
+    const std::string_view line = rest.substr(0, end + 1);
+    if (!line.ends_with(kMissing)) ++(line.ends_with(kFailed) ? counts.failed : counts.ok);
     rest.remove_prefix(end + 1);
   }
-  return count;
+  return counts;
 }
 
 }  // namespace
@@ -453,7 +456,7 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
   journal_->sync();
   const FolderCounts counts = write_results(path_, hash(), indices_, item_of, each);
   check_places();
-  if (const std::uint64_t lost = counts.lost(); lost > 0) {
+  if (const std::uint64_t lost = counts.missing(); lost > 0) {
     write_manifest("stopped", counts);
     throw IoError(fmt::format("{}: {} items that were done have no record there any more",
                               (path_ / "journal").string(), lost),
@@ -567,7 +570,7 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
       if (!ok[index]) {
         const auto problem = lost.find(index);
         const std::string_view reason = problem != lost.end() ? problem->second : record.payload;
-        buffer += fmt::format("{{\"index\":{},\"item\":{},\"status\":\"failed\"}}\n", index, item);
+        buffer += fmt::format("{{\"index\":{},\"item\":{},{}", index, item, kFailed);
         failed_lines +=
             fmt::format("{{\"index\":{},\"item\":{},\"status\":\"failed\",\"reason\":{}}}\n", index,
                         item, to_json_line(Json(reason)));
@@ -591,12 +594,12 @@ FolderCounts write_results(const fs::path& folder, std::uint64_t hash, const Ind
     flush();
   };
   // What was complete stays: results that a damaged journal has lost are still in the file.
-  const std::uint64_t there = only_failed || each ? 0 : count_results(name);
-  if (there > counts.ok + counts.failed) {
-    counts.kept = there;
-    log::warning("{} has the results of {} items, the journals of {}: it is left as it is",
-                 name.string(), counts.kept, counts.ok + counts.failed);
-    return counts;
+  FolderCounts there = only_failed || each ? FolderCounts{} : count_results(name);
+  if (there.ok > counts.ok) {
+    there.total = counts.total;
+    log::warning("{} has the results of {} items, journal/ and large/ of {}: it is left as it is",
+                 name.string(), there.ok, counts.ok);
+    return there;
   }
   if (only_failed)
     walk(-1);

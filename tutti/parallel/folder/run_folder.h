@@ -49,12 +49,7 @@ struct FolderCounts {
   std::uint64_t total = 0;
   std::uint64_t ok = 0;
   std::uint64_t failed = 0;
-  std::uint64_t kept = 0;  // results of an older results.jsonl, which had more and was left alone
-  // Of a run that is over: items without a result of any kind.
-  std::uint64_t lost() const noexcept {
-    const std::uint64_t there = ok + failed > kept ? ok + failed : kept;
-    return total > there ? total - there : 0;
-  }
+  std::uint64_t missing() const noexcept { return total > ok + failed ? total - ok - failed : 0; }
 };
 
 class RunFolder {
@@ -120,8 +115,8 @@ void remove_leftovers(const std::filesystem::path& folder);
 
 // Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
 // whoever did the items, in whatever order and however often. Items in no journal are "missing"; a
-// results.jsonl that has more than the journals (damaged ones) stays as it is. A large result whose
-// file is lost or damaged counts as failed.
+// results.jsonl that has more results than the journals (damaged ones) and large/ stays as it is, and
+// the counts are those of the file. Else a large result whose file is lost or damaged has failed.
 // `only_failed`: leaves results.jsonl alone.
 FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fingerprint_hash,
                            const Indices& indices,
