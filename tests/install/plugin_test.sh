@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: plugin_test.sh SOURCE BUILD WORK CXX: does what docs/extending.md says, with an installed Tutti.
+# usage: plugin_test.sh SOURCE BUILD WORK CXX PYTHON: does what docs/extending.md says, with an installed Tutti.
 set -euo pipefail
-source=$1 build=$2 work=$3
+source=$1 build=$2 work=$3 python=$5
 export CXX=$4
 rm -rf "$work" && mkdir -p "$work/recipe"
 cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
@@ -17,7 +17,7 @@ bash -e build.sh >build.log 2>&1 || { cat build.log; exit 1; }
 [[ -f build/libmy_recipe.so ]]
 
 # Two seconds of noise with a text each.
-python3 - <<'PY'
+"$python" - <<'PY'
 import json, random, struct, wave
 random.seed(1)
 with open("all.jsonl", "w") as manifest:
