@@ -156,7 +156,13 @@ void training_kernels() {
   report("ReLU", 4 * positions * wide, positions * wide, [&](int) {
     cuda::activate(kType, x.data_ptr(), cuda::Curve::kRelu, {}, y.data_ptr(), matrix, stream());
   });
+  const Tensor z = torch::empty_like(x);
   Tensor sums = torch::empty({wide}, floats());
+  const cuda::Dropout tenth{.key = 7, .threshold = 214748365, .scale = 1.0F / 0.9F};
+  report("swish + dropout, backward", 6 * positions * wide, 20 * positions * wide, [&](int) {
+    cuda::activate_back(kType, x.data_ptr(), y.data_ptr(), cuda::Curve::kSwish, tenth, z.data_ptr(),
+                        gpu::sums_to(sums, 1, wide), matrix, stream());
+  });
   report("sums of columns", 2 * positions * wide, positions * wide, [&](int) {
     cuda::column_sums(kType, x.data_ptr(), gpu::sums_to(sums, 1, wide), matrix, stream());
   });
@@ -164,17 +170,46 @@ void training_kernels() {
                added = torch::randn({batch * frames, size}, halves());
   const Tensor sum = torch::empty_like(in), normed = torch::empty_like(added),
                moments = torch::empty({2, batch * frames}, floats());
-  report("add + norm", positions * size * (4 + 2 + 4 + 2), 8 * positions * size, [&](int) {
-    cuda::AddNorm call;
-    call.size = {batch * frames, size};
-    call.x = in.data_ptr();
-    call.type = call.y_type = kType;
-    call.branch = added.data_ptr();
-    call.sum = sum.data_ptr();
-    call.norms[0] = {bias.data_ptr<float>(), bias.data_ptr<float>(), normed.data_ptr(), nullptr};
-    call.mean = moments.data_ptr<float>();
-    call.rstd = call.mean + batch * frames;
-    cuda::add_norm(call, stream());
+  cuda::AddNorm call;
+  call.size = {batch * frames, size};
+  call.x = in.data_ptr();
+  call.type = call.y_type = kType;
+  call.branch = added.data_ptr();
+  call.sum = sum.data_ptr();
+  call.norms[0] = {bias.data_ptr<float>(), bias.data_ptr<float>(), normed.data_ptr(),
+                   normed.data_ptr()};
+  call.mean = moments.data_ptr<float>();
+  call.rstd = call.mean + batch * frames;
+  report("add + norm", positions * size * (4 + 2 + 4 + 2), 8 * positions * size,
+         [&](int) { cuda::add_norm(call, stream()); });
+  const Tensor grad = torch::empty_like(in), grad_branch = torch::empty_like(added);
+  Tensor parameters = torch::empty({3, size}, floats());
+  report("its backward pass", positions * size * (4 + 2 + 4 + 4 + 2), 16 * positions * size,
+         [&](int) {
+           cuda::add_norm_back(call,
+                               {.grad_sum = in.data_ptr(),
+                                .grad_x = grad.data_ptr(),
+                                .grad_branch = grad_branch.data_ptr(),
+                                .grad_parameters = parameters.data_ptr<float>(),
+                                .partials = gpu::scratch_for_sums(3, size, in)},
+                               stream());
+         });
+  report("join, backward", 8 * positions * size, 4 * positions * size, [&](int) {
+    const cuda::Join join{.size = call.size, .type = kType, .dropout_a = tenth, .dropout_b = tenth};
+    cuda::join_back(join, x.data_ptr(), y.data_ptr(), z.data_ptr(), gpu::sums_to(sums, 2, size),
+                    stream());
+  });
+  Tensor gate_moments = torch::ones({2, batch * frames}, floats());
+  report("gate's norm, backward", 6 * positions * 512, 40 * positions * 512, [&](int) {
+    cuda::Gate gate;
+    gate.size = {batch * frames, 512};
+    gate.type = kType;
+    gate.h = x.data_ptr();
+    gate.weight = bias.data_ptr<float>();
+    gate.mean = gate_moments.data_ptr<float>();
+    gate.rstd = gate.mean + batch * frames;
+    cuda::gate_norm_back(gate, y.data_ptr(), z.data_ptr(), sums.data_ptr<float>(),
+                         gpu::scratch_for_sums(2, 512, in), stream());
   });
 }
 

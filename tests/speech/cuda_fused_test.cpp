@@ -68,16 +68,34 @@ TEST_F(SpeechFused, SumsAndNormsEqualTheCpus) {
       const auto two =
           add_and_norm(x[0], x[1], 0.5, 0.3, norm_with(x[2], x[3]), norm_with(x[4], x[5]));
       const auto one = add_and_norm(two.sum, two.first, 2.0, 0.1, norm_with(x[4], x[3]));
+      const auto passed = with_norms(two.sum, norm_with(x[2], x[3]), norm_with(x[4], x[5]));
       // The sum of `one` is not used: its gradient is undefined.
-      return {two.sum, two.second, one.first, norm_of(two.sum, norm_with(x[2], x[5]))};
+      return {passed.sum,   two.second,    one.first,
+              passed.first, passed.second, norm_of(two.sum, norm_with(x[2], x[5]))};
     });
   }
 }
 
+// Sums over more rows than blocks walk at a time.
+TEST_F(SpeechFused, SumsOverManyRowsEqualTheCpus) {
+  const torch::Tensor valid =
+      torch::arange(901).unsqueeze(0) < torch::tensor({901, 500, 7, 901, 850}).unsqueeze(1);
+  expect_same_on_both(
+      random_tensors(
+          {{5, 901, 256}, {5, 901, 256}, {256}, {256}, {256}, {256}, {256, 1, 31}, {256}}),
+      [&](const Tensors& x) -> Tensors {
+        const auto mask = valid.to(x[0].device());
+        const auto sum =
+            add_and_norm(x[0], x[1], 0.5, 0.3, norm_with(x[2], x[3]), norm_with(x[4], x[5]));
+        return {sum.first, sum.second, join_dropped(x[0], x[1], mask, 0.4),
+                depthwise_conv(x[1], x[6], x[7], /*residual=*/true)};
+      });
+}
+
 // A model in bf16: everything of one type, as when decoding.
 TEST_F(SpeechFused, HalfPrecisionModelsAreNearTheExactOnes) {
-  const Tensors inputs =
-      random_tensors({{2, 29, 256}, {2, 29, 256}, {256}, {256}, {2, 29, 512}, {256, 1, 31}, {256}});
+  const Tensors inputs = random_tensors(
+      {{2, 149, 256}, {2, 149, 256}, {256}, {256}, {2, 149, 512}, {256, 1, 31}, {256}});
   const auto layer = [](const Tensors& x) -> Tensors {
     Conv1d conv(Build{.device = torch::kMeta},
                 ConvShape{.in = 256, .out = 256, .kernel = 31, .groups = 256});
@@ -101,10 +119,10 @@ TEST_F(SpeechFused, HalfPrecisionModelsAreNearTheExactOnes) {
 
 TEST_F(SpeechFused, GatedConvolutionEqualsTheCpus) {
   const torch::Tensor valid =
-      torch::arange(45).unsqueeze(0) < torch::tensor({45, 31, 2}).unsqueeze(1);
+      torch::arange(150).unsqueeze(0) < torch::tensor({150, 31, 2}).unsqueeze(1);
   for (const bool padded : {false, true})
     for (const int kernel : {31, 15, 3}) {
-      const Tensors inputs = random_tensors({{3, 45, 512}, {256}, {256}, {256, 1, kernel}, {256}});
+      const Tensors inputs = random_tensors({{3, 150, 512}, {256}, {256}, {256, 1, kernel}, {256}});
       expect_same_on_both(inputs, [&](const Tensors& x) -> Tensors {
         Conv1d conv(Build{.device = torch::kMeta},
                     ConvShape{.in = 256, .out = 256, .kernel = kernel, .groups = 256});
@@ -157,6 +175,25 @@ TEST_F(SpeechFused, ProductsUnderAutocastAreNearTheExactOnes) {
     for (std::size_t i = 0; i < got.size(); ++i)
       EXPECT_TRUE(close(got[i], expected[i], type == torch::kFloat16 ? 1e-2 : 8e-2)) << i;
   }
+}
+
+// The gradient of a product's bias may be made by the layer behind it; not where the product's result
+// goes two ways.
+TEST_F(SpeechFused, BiasGradientsAreSumsOverAllRows) {
+  const Tensors inputs = random_tensors({{7, 301, 128}, {128, 128}, {128}, {128}, {128}});
+  const auto layer = [](const Tensors& x) -> Tensors {
+    const LayerNorm norm = norm_with(x[3], x[4]);
+    const auto y = [&] { return product(x[0], x[1], x[2]); };
+    const torch::Tensor twice = y();
+    return {add_and_norm(x[0], y(), 0.5, 0, norm).first,
+            add_and_norm(x[0], twice, 2.0, 0, norm).first + twice, join_dropped(y(), y(), {}, 0)};
+  };
+  Tensors exact;
+  for (const auto& x : inputs) exact.push_back(x.to(torch::kFloat64));
+  const Tensors expected = run_on(torch::kCPU, exact, layer);
+  const trainer::AutocastScope scope(torch::kCUDA, torch::kBFloat16);
+  const Tensors got = run_on(torch::kCUDA, inputs, layer);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], expected[i], 5e-2)) << i;
 }
 
 TEST_F(SpeechFused, SpecAugmentHidesAndWarpsTheSame) {

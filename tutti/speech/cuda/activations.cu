@@ -1,128 +1,81 @@
-#include <algorithm>
-
-#include "tutti/speech/cuda/fused.cuh"
+#include "tutti/speech/cuda/column_walk.cuh"
 
 namespace tutti::speech::cuda {
 namespace {
 
-__device__ inline float curve_of(Curve curve, float x) {
-  switch (curve) {
-    case Curve::kRelu:
-      return fmaxf(x, 0.0F);
-    case Curve::kSwish:
-      return x * sigmoid(x);
-    case Curve::kGelu:
-      return gelu(x);
-    case Curve::kIdentity:
-      break;
-  }
+template <Curve kCurve>
+__device__ float curve_of(float x) {
+  if constexpr (kCurve == Curve::kRelu) return fmaxf(x, 0.0F);
+  if constexpr (kCurve == Curve::kSwish) return x * sigmoid(x);
+  if constexpr (kCurve == Curve::kGelu) return gelu(x);
   return x;
 }
-__device__ inline float slope_of(Curve curve, float x) {
-  switch (curve) {
-    case Curve::kRelu:
-      return x > 0 ? 1.0F : 0.0F;
-    case Curve::kSwish: {
-      const float s = sigmoid(x);
-      return s * (1.0F + x * (1.0F - s));
-    }
-    case Curve::kGelu:
-      return gelu_slope(x);
-    case Curve::kIdentity:
-      break;
+template <Curve kCurve>
+__device__ float slope_of(float x) {
+  if constexpr (kCurve == Curve::kRelu) return x > 0 ? 1.0F : 0.0F;
+  if constexpr (kCurve == Curve::kSwish) {
+    const float s = sigmoid(x);
+    return s * (1.0F + x * (1.0F - s));
   }
+  if constexpr (kCurve == Curve::kGelu) return gelu_slope(x);
   return 1.0F;
 }
 
-constexpr int kRowsAtOnce = 8;  // of a block that walks down columns
-
-// Walks a block's rows of its 256 columns; `visit(row, column, sums)` adds to kSums times kPack
-// sums. They go to partials (kSums, gridDim.y, columns); the last block of the columns adds up what
-// all have written, in order, to `totals` (kSums, columns): one launch instead of two.
-template <int kSums, class Visit>
-__device__ void walk_columns(std::int64_t rows, int columns, const Sums& to, Visit visit) {
-  __shared__ float shared[kRowsAtOnce][32 * kPack];
-  __shared__ bool is_last;
-  float* partials = to.partials;
-  const int column = (blockIdx.x * 32 + threadIdx.x) * kPack;
-  float sums[kSums][kPack] = {};
-  if (column < columns)
-    for (std::int64_t row = blockIdx.y * kRowsAtOnce + threadIdx.y; row < rows;
-         row += gridDim.y * kRowsAtOnce)
-      visit(row, column, sums);
-  for (int s = 0; s < kSums; ++s) {
-    for (int i = 0; i < kPack; ++i) shared[threadIdx.y][threadIdx.x * kPack + i] = sums[s][i];
-    __syncthreads();
-    const int mine = threadIdx.y * 32 + threadIdx.x, at = blockIdx.x * 32 * kPack + mine;
-    if (at < columns) {
-      float sum = 0;
-      for (int r = 0; r < kRowsAtOnce; ++r) sum += shared[r][mine];
-      partials[(static_cast<std::int64_t>(s) * gridDim.y + blockIdx.y) * columns + at] = sum;
-    }
-    __syncthreads();
+// Calls f with the curve as an integral constant.
+template <class F>
+void with_curve(Curve curve, F f) {
+  using std::integral_constant;
+  switch (curve) {
+    case Curve::kRelu:
+      return f(integral_constant<Curve, Curve::kRelu>());
+    case Curve::kSwish:
+      return f(integral_constant<Curve, Curve::kSwish>());
+    case Curve::kGelu:
+      return f(integral_constant<Curve, Curve::kGelu>());
+    case Curve::kIdentity:
+      return f(integral_constant<Curve, Curve::kIdentity>());
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0)
-    is_last = atomicAdd(to.counters + blockIdx.x, 1U) == gridDim.y - 1;
-  __syncthreads();
-  if (!is_last) return;
-  for (int s = 0; s < kSums; ++s) {
-    float mine[kPack] = {};
-    if (column < columns)
-      for (int block = threadIdx.y; block < gridDim.y; block += kRowsAtOnce) {
-        const float* from =
-            partials + (static_cast<std::int64_t>(s) * gridDim.y + block) * columns + column;
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) mine[i] += __ldcg(from + i);
-      }
-    for (int i = 0; i < kPack; ++i) shared[threadIdx.y][threadIdx.x * kPack + i] = mine[i];
-    __syncthreads();
-    const int place = threadIdx.y * 32 + threadIdx.x, at = blockIdx.x * 32 * kPack + place;
-    if (at < columns) {
-      float sum = 0;
-      for (int r = 0; r < kRowsAtOnce; ++r) sum += shared[r][place];
-      to.totals[static_cast<std::int64_t>(s) * columns + at] = sum;
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0 && threadIdx.y == 0) to.counters[blockIdx.x] = 0;  // for the next launch
-}
-
-dim3 walk_grid(const Matrix& size) {
-  const unsigned wide = parts(size.columns, 32 * kPack);
-  const unsigned tall =
-      std::min<unsigned>(kPartialBlocks / 2, std::max(4 * kPartialBlocks / wide, 1U));
-  return dim3(wide, std::min(parts(size.rows, kRowsAtOnce), tall));
 }
 
 template <class T>
 __global__ void column_sums_kernel(const T* __restrict__ g, Sums to, std::int64_t rows,
                                    int columns) {
-  walk_columns<1>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
-    float v[kPack];
-    read_pack(g + row * columns + column, v);
+  walk_columns<1, 4>(
+      rows, columns, to,
+      [&](std::int64_t row, int column) {
+        Packs<1> in;
+        read_pack(g + row * columns + column, in.of[0]);
+        return in;
+      },
+      [&](const Packs<1>& in, std::int64_t, int, auto& sums) {
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sums[0][i] += v[i];
-  });
+        for (int i = 0; i < kPack; ++i) sums[0][i] += in.of[0][i];
+      });
 }
 
-template <class T>
-__global__ void activate_back_kernel(const T* __restrict__ g, const T* __restrict__ h, Curve curve,
-                                     Dropout dropout, T* __restrict__ grad_h, Sums to,
-                                     std::int64_t rows, int columns) {
-  walk_columns<1>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
-    const std::int64_t at = row * columns + column;
-    float gv[kPack], hv[kPack];
-    read_pack(g + at, gv);
-    read_pack(h + at, hv);
+template <class T, Curve kCurve>
+__global__ void __launch_bounds__(32 * kRowsAtOnce, 4)
+    activate_back_kernel(const T* __restrict__ g, const T* __restrict__ h, Dropout dropout,
+                         T* __restrict__ grad_h, Sums to, std::int64_t rows, int columns) {
+  const Keeper keep(dropout);
+  walk_columns<1, 2>(
+      rows, columns, to,
+      [&](std::int64_t row, int column) {
+        Packs<2> in;
+        read_pack(g + row * columns + column, in.of[0]);
+        read_pack(h + row * columns + column, in.of[1]);
+        return in;
+      },
+      [&](Packs<2>& in, std::int64_t row, int column, auto& sums) {
+        const std::int64_t at = row * columns + column;
+        float(&v)[kPack] = in.of[0];
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      gv[i] *= keep(dropout, at + i) * slope_of(curve, hv[i]);
-      sums[0][i] += gv[i];
-    }
-    write_pack(grad_h + at, gv);
-  });
+        for (int i = 0; i < kPack; ++i) {
+          v[i] *= keep(at + i) * slope_of<kCurve>(in.of[1][i]);
+          sums[0][i] += v[i];
+        }
+        write_pack(grad_h + at, v);
+      });
 }
 
 template <class T>
@@ -130,32 +83,37 @@ __global__ void queries_back_kernel(const T* __restrict__ grad_with_u,
                                     const T* __restrict__ grad_with_v, T* __restrict__ grad_q,
                                     Sums to, std::int64_t rows, int columns, int head_size,
                                     float scale) {
-  walk_columns<2>(rows, columns, to, [&](std::int64_t row, int column, auto& sums) {
-    const std::int64_t at = row * columns + column;
-    const int head = column / head_size, d = column % head_size;
-    float u[kPack], v[kPack];
-    read_pack(grad_with_u + at, u);
-    read_pack(grad_with_v + (head * rows + row) * head_size + d, v);
+  walk_columns<2, 4>(
+      rows, columns, to,
+      [&](std::int64_t row, int column) {
+        const int head = column / head_size, d = column % head_size;
+        Packs<2> in;
+        read_pack(grad_with_u + row * columns + column, in.of[0]);
+        read_pack(grad_with_v + (head * rows + row) * head_size + d, in.of[1]);
+        return in;
+      },
+      [&](Packs<2>& in, std::int64_t row, int column, auto& sums) {
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const float through_v = v[i] * scale;
-      sums[0][i] += u[i];
-      sums[1][i] += through_v;
-      u[i] += through_v;
-    }
-    write_pack(grad_q + at, u);
-  });
+        for (int i = 0; i < kPack; ++i) {
+          const float through_v = in.of[1][i] * scale;
+          sums[0][i] += in.of[0][i];
+          sums[1][i] += through_v;
+          in.of[0][i] += through_v;
+        }
+        write_pack(grad_q + row * columns + column, in.of[0]);
+      });
 }
 
-template <class T>
-__global__ void activate_kernel(const T* __restrict__ h, Curve curve, Dropout dropout,
-                                T* __restrict__ y, std::int64_t count) {
+template <class T, Curve kCurve>
+__global__ void activate_kernel(const T* __restrict__ h, Dropout dropout, T* __restrict__ y,
+                                std::int64_t count) {
   const std::int64_t at = first_of_pack();
   if (at >= count) return;
+  const Keeper keep(dropout);
   float v[kPack];
   read_pack(h + at, v);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) v[i] = curve_of(curve, v[i]) * keep(dropout, at + i);
+  for (int i = 0; i < kPack; ++i) v[i] = curve_of<kCurve>(v[i]) * keep(at + i);
   write_pack(y + at, v);
 }
 
@@ -185,8 +143,10 @@ void activate(Number type, const void* h, Curve curve, const Dropout& dropout, v
               const Matrix& size, Stream stream) {
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    activate_kernel<T><<<packs(size), 256, 0, stream>>>(as<T>(h), curve, dropout, as<T>(y),
-                                                        size.rows * size.columns);
+    with_curve(curve, [&](auto kind) {
+      activate_kernel<T, decltype(kind)::value>
+          <<<packs(size), 256, 0, stream>>>(as<T>(h), dropout, as<T>(y), size.rows * size.columns);
+    });
   });
   check_launch("activate");
 }
@@ -196,9 +156,11 @@ void activate_back(Number type, const void* g, const void* h, Curve curve, const
   const dim3 grid = walk_grid(size);
   with_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    activate_back_kernel<T><<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
-        as<T>(g), as<T>(h), curve, dropout, as<T>(grad_h), to, size.rows,
-        static_cast<int>(size.columns));
+    with_curve(curve, [&](auto kind) {
+      activate_back_kernel<T, decltype(kind)::value><<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
+          as<T>(g), as<T>(h), dropout, as<T>(grad_h), to, size.rows,
+          static_cast<int>(size.columns));
+    });
   });
   check_launch("activate_back");
 }

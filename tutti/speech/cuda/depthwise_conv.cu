@@ -10,38 +10,51 @@ constexpr int kTile = 2 * kLanes;  // channels of a block: two for each thread
 constexpr int kRows = 4;           // threads along time
 constexpr int kSteps = 16;         // frames of a thread
 constexpr int kFrames = kRows * kSteps;
+// Of taps in shared memory. A little more than kTile: they are read in rows and written in columns.
+constexpr int kTapRow = kTile + 2;
 
-// Two neighbouring channels of frame t; 0 outside.
+// Copies rows first, first + 1, .. of one utterance and kTile channels to shared memory as they are; 0
+// outside. Threads are (kLanes, any). A thread has several loads on their way at a time: what is slow
+// here is to wait for memory, not to move bytes.
 template <class T>
-__device__ inline float2 load_pair(const T* x, int t, int frames, int channels, int c) {
-  if (t < 0 || t >= frames || c >= channels) return make_float2(0, 0);
-  const T* from = x + static_cast<std::int64_t>(t) * channels + c;
-  if (channels % 2 == 0) {
-    float pair[2];
-    read_pack(from, pair);
-    return make_float2(pair[0], pair[1]);
-  }
-  return make_float2(to_float(from[0]), c + 1 < channels ? to_float(from[1]) : 0.0F);
-}
-
-// Rows first, first + 1, .. of one utterance and kTile channels, as floats. Threads are (kLanes,
-// any); each has eight loads on their way at a time.
-template <class T>
-__device__ void load_tile(const T* x, float* tile, int first, int rows, int frames, int channels,
+__device__ void load_tile(const T* x, T* tile, int first, int rows, int frames, int channels,
                           int channel) {
-  constexpr int kAhead = 8;
-  for (int row = threadIdx.y; row < rows; row += kAhead * blockDim.y) {
-    float2 values[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      values[i] = load_pair(x, first + row + i * static_cast<int>(blockDim.y), frames, channels,
-                            channel + 2 * static_cast<int>(threadIdx.x));
+  constexpr int kWide = 16 / sizeof(T), kAcross = kTile / kWide;
+  const int thread = threadIdx.y * kLanes + threadIdx.x, threads = kLanes * blockDim.y;
+  const auto inside = [&](int t, int c) { return t >= 0 && t < frames && c < channels; };
+  if (channels % kWide != 0 || reinterpret_cast<std::uintptr_t>(x) % 16 != 0) {
+    for (int i = thread; i < rows * kTile; i += threads) {
+      const int t = first + i / kTile, c = channel + i % kTile;
+      tile[i] = inside(t, c) ? x[static_cast<std::int64_t>(t) * channels + c] : from_float<T>(0.0F);
+    }
+    return;
+  }
+  constexpr int kAhead = 6;
+  const int total = rows * kAcross;
+  for (int begin = thread; begin < total; begin += kAhead * threads) {
+    uint4 values[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int to = row + i * static_cast<int>(blockDim.y);
-      if (to < rows) *reinterpret_cast<float2*>(tile + to * kTile + 2 * threadIdx.x) = values[i];
+      const int at = begin + i * threads, t = first + at / kAcross,
+                c = channel + at % kAcross * kWide;
+      values[i] = make_uint4(0, 0, 0, 0);
+      if (at < total && inside(t, c))
+        values[i] =
+            *reinterpret_cast<const uint4*>(x + static_cast<std::int64_t>(t) * channels + c);
     }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (const int at = begin + i * threads; at < total)
+        reinterpret_cast<uint4*>(tile)[at] = values[i];
   }
+}
+
+// A thread's two channels of a row of a tile.
+template <class T>
+__device__ inline float2 pair_of(const T* tile, int row) {
+  float both[2];
+  read_pack(tile + row * kTile + 2 * threadIdx.x, both);
+  return make_float2(both[0], both[1]);
 }
 
 __device__ inline void multiply_add(float2& sum, float2 a, float2 b) {
@@ -59,19 +72,25 @@ struct Taps {
 // With kKernel > 0 taps and sums live in registers and every frame is read from the tile once;
 // with 0 the kernel's size is `size`.
 template <class X, class Y, int kKernel>
-__global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y, int frames,
-                         int channels, int size) {
-  extern __shared__ float shared[];
+__global__ void __launch_bounds__(kLanes* kRows, 4)
+    convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y, int frames, int channels,
+             int size) {
+  extern __shared__ __align__(16) float shared[];
   const int kernel = kKernel > 0 ? kKernel : size;
-  float* tile = shared;                                   // (kFrames + kernel - 1, kTile)
-  float* taps = shared + (kFrames + kernel - 1) * kTile;  // (kTile, kernel), as in memory
+  X* tile = reinterpret_cast<X*>(shared);  // (kFrames + kernel - 1, kTile)
+  float* taps =
+      reinterpret_cast<float*>(tile + (kFrames + kernel - 1) * kTile);  // (kernel, kTapRow)
   const int first = blockIdx.x * kFrames, channel = blockIdx.y * kTile;
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.z) * frames * channels;
   load_tile(x + offset, tile, first - (kernel - 1) / 2, kFrames + kernel - 1, frames, channels,
             channel);
   const int thread = threadIdx.y * kLanes + threadIdx.x;
-  for (int i = thread; i < kernel * kTile; i += kLanes * kRows)
-    taps[i] = channel * kernel + i < channels * kernel ? given.w[channel * kernel + i] : 0.0F;
+  for (int i = thread; i < kernel * kTile; i += kLanes * kRows) {
+    const int k = i % kernel, c = i / kernel;
+    const float w = channel + c < channels ? given.w[channel * kernel + i] : 0.0F;
+    taps[(given.flip ? kernel - 1 - k : k) * kTapRow + c] =
+        given.residual && k == (kernel - 1) / 2 ? w + 1.0F : w;
+  }
   __syncthreads();
 
   float2 sums[kSteps];
@@ -83,13 +102,8 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
   }
 #pragma unroll
   for (int r = 0; r < kSteps; ++r) sums[r] = start;
-  const auto pair = [mine](const float* rows, int row) {
-    return *reinterpret_cast<const float2*>(rows + row * kTile + mine);
-  };
   const auto tap_of = [&](int k) {
-    const int at = mine * kernel + (given.flip ? kernel - 1 - k : k);
-    const float more = given.residual && k == (kernel - 1) / 2 ? 1.0F : 0.0F;
-    return make_float2(taps[at] + more, taps[at + kernel] + more);
+    return *reinterpret_cast<const float2*>(taps + k * kTapRow + mine);
   };
   if constexpr (kKernel > 0) {
     float2 tap[kKernel];
@@ -97,7 +111,7 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
     for (int k = 0; k < kKernel; ++k) tap[k] = tap_of(k);
 #pragma unroll
     for (int i = 0; i < kSteps + kKernel - 1; ++i) {
-      const float2 v = pair(tile, begin + i);
+      const float2 v = pair_of(tile, begin + i);
 #pragma unroll
       for (int r = 0; r < kSteps; ++r)
         if (i - r >= 0 && i - r < kKernel) multiply_add(sums[r], tap[i - r], v);
@@ -106,7 +120,7 @@ __global__ void convolve(const X* __restrict__ x, Taps given, Y* __restrict__ y,
     for (int k = 0; k < kernel; ++k) {
       const float2 tap = tap_of(k);
 #pragma unroll
-      for (int r = 0; r < kSteps; ++r) multiply_add(sums[r], tap, pair(tile, begin + r + k));
+      for (int r = 0; r < kSteps; ++r) multiply_add(sums[r], tap, pair_of(tile, begin + r + k));
     }
   }
 #pragma unroll
@@ -134,17 +148,14 @@ constexpr int kChunk = 64;  // frames between two loads
 template <class X, class G>
 __global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, float* partials,
                           int batch, int frames, int channels, int kernel) {
-  extern __shared__ float shared[];
-  float* gs = shared;                   // (kChunk, kTile)
-  float* xs = shared + kChunk * kTile;  // (kChunk + kTapGroup * blockDim.y, kTile)
+  extern __shared__ __align__(16) float shared[];
+  G* gs = reinterpret_cast<G*>(shared);               // (kChunk, kTile)
+  X* xs = reinterpret_cast<X*>(gs + kChunk * kTile);  // (kChunk + kTapGroup * blockDim.y, kTile)
   const int channel = blockIdx.x * kTile, mine = 2 * threadIdx.x;
   const int first_tap = threadIdx.y * kTapGroup;
   const int chunks = (frames + kChunk - 1) / kChunk;
   float2 sums[kTapGroup] = {};
   float2 bias_sum = make_float2(0, 0);
-  const auto pair = [mine](const float* rows, int row) {
-    return *reinterpret_cast<const float2*>(rows + row * kTile + mine);
-  };
   for (int part = blockIdx.y; part < batch * chunks; part += gridDim.y) {
     const int first = part % chunks * kChunk;
     const std::int64_t offset = static_cast<std::int64_t>(part / chunks) * frames * channels;
@@ -154,13 +165,13 @@ __global__ void correlate(const X* __restrict__ x, const G* __restrict__ g, floa
     __syncthreads();
     float2 window[2 * kTapGroup - 1];
 #pragma unroll
-    for (int i = 0; i < kTapGroup - 1; ++i) window[i] = pair(xs, first_tap + i);
+    for (int i = 0; i < kTapGroup - 1; ++i) window[i] = pair_of(xs, first_tap + i);
     for (int t = 0; t < kChunk; t += kTapGroup) {
       float2 gv[kTapGroup];
 #pragma unroll
       for (int i = 0; i < kTapGroup; ++i) {
-        gv[i] = pair(gs, t + i);
-        window[kTapGroup - 1 + i] = pair(xs, t + first_tap + kTapGroup - 1 + i);
+        gv[i] = pair_of(gs, t + i);
+        window[kTapGroup - 1 + i] = pair_of(xs, t + first_tap + kTapGroup - 1 + i);
       }
 #pragma unroll
       for (int i = 0; i < kTapGroup; ++i) {
@@ -215,13 +226,14 @@ void depthwise_conv(Number x_type, const void* x, const float* w, const float* b
                     Stream stream) {
   const dim3 grid(parts(size.frames, kFrames), parts(size.channels, kTile),
                   static_cast<unsigned>(size.batch));
-  const std::size_t bytes =
-      sizeof(float) * kTile * static_cast<std::size_t>(kFrames + 2 * size.kernel - 1);
+  const auto kernel_size = static_cast<std::size_t>(size.kernel);
   const Taps taps{w, bias, variant.flip, variant.residual};
   with_type(x_type, [&](auto* x_pointer) {
     with_type(y_type, [&](auto* y_pointer) {
       using X = std::remove_pointer_t<decltype(x_pointer)>;
       using Y = std::remove_pointer_t<decltype(y_pointer)>;
+      const std::size_t bytes =
+          sizeof(float) * kTapRow * kernel_size + sizeof(X) * kTile * (kFrames + kernel_size - 1);
       const auto launch = [&](auto* kernel) {
         allow_shared(kernel, bytes);
         kernel<<<grid, dim3(kLanes, kRows), bytes, stream>>>(
@@ -240,10 +252,11 @@ void depthwise_conv(Number x_type, const void* x, const float* w, const float* b
 
 namespace {
 
-// Blocks along the batch: enough for every processor, and each with as many chunks as the others.
+// Blocks along the batch: four for every processor of a large GPU, which all run at once, and each
+// with as many chunks as the others.
 unsigned correlate_blocks(const ConvSize& size) {
   const std::int64_t total = size.batch * parts(size.frames, kChunk);
-  const std::int64_t most = std::max<std::int64_t>(1024 / parts(size.channels, kTile), 1);
+  const std::int64_t most = std::max<std::int64_t>(528 / parts(size.channels, kTile), 1);
   return parts(total, parts(total, most));
 }
 
@@ -259,12 +272,13 @@ void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const v
   if (size.kernel > kMaxTaps) throw std::runtime_error("depthwise_conv: kernel over 64");
   const unsigned columns = parts(size.channels, kTile), groups = parts(size.kernel, kTapGroup);
   const dim3 grid(columns, correlate_blocks(size)), block(kLanes, groups);
-  const std::size_t bytes = sizeof(float) * kTile * (2 * kChunk + kTapGroup * groups);
   const int channels = static_cast<int>(size.channels);
   with_type(x_type, [&](auto* x_pointer) {
     with_type(g_type, [&](auto* g_pointer) {
       using X = std::remove_pointer_t<decltype(x_pointer)>;
       using G = std::remove_pointer_t<decltype(g_pointer)>;
+      const std::size_t bytes =
+          kTile * (sizeof(G) * kChunk + sizeof(X) * (kChunk + kTapGroup * groups));
       allow_shared(correlate<X, G>, bytes);
       correlate<X, G><<<grid, block, bytes, stream>>>(
           static_cast<const X*>(x), static_cast<const G*>(g), partials,

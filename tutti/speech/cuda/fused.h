@@ -69,14 +69,15 @@ void add_norm(const AddNorm& call, Stream stream);
 
 // grad_x = grad_sum (may be null) + through the norms, of x's type; grad_branch (or null) of type
 // `type`.
-// grad_parameters (float, (4, columns)): weight and bias of the first norm, then of the second.
+// grad_parameters (float, (2 * norms + 1, columns)): weight and bias of the first norm, then of the
+// second, then the sum over rows of grad_branch (if there is one).
 // Reads sum, mean, rstd, norms[].weight and norms[].g.
 struct AddNormBack {
   const void* grad_sum = nullptr;
   void* grad_x = nullptr;
   void* grad_branch = nullptr;
   float* grad_parameters = nullptr;
-  float* partials = nullptr;  // for 4 sums
+  float* partials = nullptr;  // for 5 sums
 };
 void add_norm_back(const AddNorm& call, const AddNormBack& back, Stream stream);
 
@@ -140,6 +141,8 @@ struct Join {
   Dropout dropout_a, dropout_b;
 };
 void join(const Join& call, const void* a, const void* b, void* joined, Stream stream);
-void join_back(const Join& call, const void* g, void* grad_a, void* grad_b, Stream stream);
+// Also the sums over rows of grad_a and of grad_b.
+void join_back(const Join& call, const void* g, void* grad_a, void* grad_b, const Sums& to,
+               Stream stream);
 
 }  // namespace tutti::speech::cuda

@@ -1,3 +1,4 @@
+#include "tutti/speech/cuda/column_walk.cuh"
 #include "tutti/speech/cuda/norm_row.cuh"
 
 namespace tutti::speech::cuda {
@@ -9,11 +10,12 @@ __global__ void gate_multiply_kernel(const T* __restrict__ h, const T* __restric
                                      int columns) {
   const std::int64_t at = first_of_pack();
   if (at >= rows * columns) return;
+  const Keeper keep(dropout);
   float x[kPack], c[kPack];
   read_pack(h + at + at / columns * columns, x);
   read_pack(gate + at, c);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) x[i] = gelu(x[i]) * c[i] * keep(dropout, at + i);
+  for (int i = 0; i < kPack; ++i) x[i] = gelu(x[i]) * c[i] * keep(at + i);
   write_pack(y + at, x);
 }
 
@@ -25,13 +27,14 @@ __global__ void gate_multiply_back_kernel(const T* __restrict__ h, const T* __re
   const std::int64_t at = first_of_pack();
   if (at >= rows * columns) return;
   const std::int64_t wide = at + at / columns * columns;
+  const Keeper keep(dropout);
   float x[kPack], c[kPack], gv[kPack];
   read_pack(h + wide, x);
   read_pack(gate + at, c);
   read_pack(g + at, gv);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
-    gv[i] *= keep(dropout, at + i);
+    gv[i] *= keep(at + i);
     c[i] *= gv[i] * gelu_slope(x[i]);
     gv[i] *= gelu(x[i]);
   }
@@ -45,14 +48,15 @@ __global__ void join_kernel(Join call, const T* __restrict__ a, const T* __restr
   const std::int64_t at = first_of_pack(), columns = call.size.columns;
   if (at >= call.size.rows * columns) return;
   const std::int64_t row = at / columns, wide = at + row * columns;
+  const Keeper keep_a(call.dropout_a), keep_b(call.dropout_b);
   float x[kPack] = {}, y[kPack] = {};
   if (call.valid == nullptr || call.valid[row]) {
     read_pack(a + at, x);
     read_pack(b + at, y);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      x[i] *= keep(call.dropout_a, at + i);
-      y[i] *= keep(call.dropout_b, at + i);
+      x[i] *= keep_a(at + i);
+      y[i] *= keep_b(at + i);
     }
   }
   write_pack(joined + wide, x);
@@ -61,22 +65,30 @@ __global__ void join_kernel(Join call, const T* __restrict__ a, const T* __restr
 
 template <class T>
 __global__ void join_back_kernel(Join call, const T* __restrict__ g, T* __restrict__ grad_a,
-                                 T* __restrict__ grad_b) {
-  const std::int64_t at = first_of_pack(), columns = call.size.columns;
-  if (at >= call.size.rows * columns) return;
-  const std::int64_t row = at / columns, wide = at + row * columns;
-  float x[kPack] = {}, y[kPack] = {};
-  if (call.valid == nullptr || call.valid[row]) {
-    read_pack(g + wide, x);
-    read_pack(g + wide + columns, y);
+                                 T* __restrict__ grad_b, Sums to) {
+  const Keeper keep_a(call.dropout_a), keep_b(call.dropout_b);
+  const int columns = static_cast<int>(call.size.columns);
+  walk_columns<2, 4>(
+      call.size.rows, columns, to,
+      [&](std::int64_t row, int column) {
+        Packs<2> in;
+        read_pack(g + 2 * row * columns + column, in.of[0]);
+        read_pack(g + (2 * row + 1) * columns + column, in.of[1]);
+        if (call.valid != nullptr && !call.valid[row]) in = {};
+        return in;
+      },
+      [&](Packs<2>& in, std::int64_t row, int column, auto& sums) {
+        const std::int64_t at = row * columns + column;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      x[i] *= keep(call.dropout_a, at + i);
-      y[i] *= keep(call.dropout_b, at + i);
-    }
-  }
-  write_pack(grad_a + at, x);
-  write_pack(grad_b + at, y);
+        for (int i = 0; i < kPack; ++i) {
+          in.of[0][i] *= keep_a(at + i);
+          in.of[1][i] *= keep_b(at + i);
+          sums[0][i] += in.of[0][i];
+          sums[1][i] += in.of[1][i];
+        }
+        write_pack(grad_a + at, in.of[0]);
+        write_pack(grad_b + at, in.of[1]);
+      });
 }
 
 template <class T, int P, int kChunks>
@@ -102,18 +114,19 @@ __global__ void gate_norm_kernel(Gate call, T* __restrict__ normed) {
 }
 
 template <class T, int P, int kChunks>
-__global__ void gate_norm_back_kernel(Gate call, const T* __restrict__ g, T* __restrict__ grad_h,
-                                      float* partials) {
+__global__ void __launch_bounds__(kWarps * 32, walkers_at_once(Row<P, kChunks>::kColumns, 1))
+    gate_norm_back_kernel(Gate call, const T* __restrict__ g, T* __restrict__ grad_h,
+                          float* partials) {
   using R = Row<P, kChunks>;
-  R weight, sums[2] = {};
-  weight.read(call.weight);
+  R sums[2] = {};
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
        row < call.size.rows; row += static_cast<std::int64_t>(gridDim.x) * kWarps) {
     const std::int64_t wide = (2 * row + 1) * R::kColumns;
     R grad = {};
     if (call.valid == nullptr || call.valid[row]) {
       const float mean = call.mean[row], rstd = call.rstd[row];
-      R h, normal;
+      R h, normal, weight;
+      weight.read(call.weight);  // again for every row: it stays in the cache, registers are few
       h.read(static_cast<const T*>(call.h) + wide);
       grad.read(g + row * R::kColumns);
       normal = h;
@@ -147,7 +160,7 @@ void gate_norm(const Gate& call, void* normed, Stream stream) {
 
 void gate_norm_back(const Gate& call, const void* g, void* grad_h, float* grad_parameters,
                     float* partials, Stream stream) {
-  const dim3 grid(walkers(call.size)), block(32, kWarps);
+  const dim3 grid(walkers(call.size, 1)), block(32, kWarps);
   with_width(call.size.columns, [&](auto pack, auto chunks) {
     with_type(call.type, [&](auto* pointer) {
       using T = std::remove_pointer_t<decltype(pointer)>;
@@ -188,11 +201,12 @@ void join(const Join& call, const void* a, const void* b, void* joined, Stream s
   check_launch("join");
 }
 
-void join_back(const Join& call, const void* g, void* grad_a, void* grad_b, Stream stream) {
+void join_back(const Join& call, const void* g, void* grad_a, void* grad_b, const Sums& to,
+               Stream stream) {
   with_type(call.type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    join_back_kernel<T>
-        <<<packs(call.size), 256, 0, stream>>>(call, as<T>(g), as<T>(grad_a), as<T>(grad_b));
+    join_back_kernel<T><<<walk_grid(call.size), dim3(32, kRowsAtOnce), 0, stream>>>(
+        call, as<T>(g), as<T>(grad_a), as<T>(grad_b), to);
   });
   check_launch("join_back");
 }

@@ -106,8 +106,12 @@ void with_width(std::int64_t columns, F f) {
   }
 }
 
-inline unsigned walkers(const Matrix& size) {
-  return std::min<unsigned>(parts(size.rows, kWarps), kPartialBlocks);
+// Blocks of a processor for a kernel that walks over rows and adds up what it sees for `norms`
+// norms: wide rows need many registers.
+constexpr int walkers_at_once(int columns, int norms) { return columns * norms <= 512 ? 4 : 2; }
+inline unsigned walkers(const Matrix& size, int norms) {
+  const int blocks = kPartialBlocks / 4 * walkers_at_once(static_cast<int>(size.columns), norms);
+  return std::min<unsigned>(parts(size.rows, kWarps), blocks);
 }
 
 // From partials (count, blocks, columns) to sums (count, columns).

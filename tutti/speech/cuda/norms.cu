@@ -9,9 +9,19 @@ __global__ void finish_sums(const float* __restrict__ partials, float* __restric
   __shared__ float shared[8][33];
   const int column = blockIdx.x * 32 + threadIdx.x;
   float sum = 0;
+  constexpr int kAhead = 6;  // on their way at a time
   if (column < columns)
-    for (int b = threadIdx.y; b < blocks; b += 8)
-      sum += partials[(static_cast<std::int64_t>(blockIdx.y) * blocks + b) * columns + column];
+    for (int b = threadIdx.y; b < blocks; b += kAhead * 8) {
+      float v[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int block = min(b + i * 8, blocks - 1);
+        v[i] =
+            partials[(static_cast<std::int64_t>(blockIdx.y) * blocks + block) * columns + column];
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) sum += b + i * 8 < blocks ? v[i] : 0.0F;
+    }
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= columns) return;
@@ -30,8 +40,9 @@ __global__ void add_norm_kernel(AddNorm call) {
   if (call.branch != nullptr) {
     R branch;
     branch.read(static_cast<const T*>(call.branch) + at);
+    const Keeper keep(call.dropout);
     sum.each([&](float& v, int c, int i) {
-      v = fmaf(branch.v[c][i], call.factor * keep(call.dropout, at + R::column(c) + i), v);
+      v = fmaf(branch.v[c][i], call.factor * keep(at + R::column(c) + i), v);
     });
     sum.write(static_cast<X*>(call.sum) + at);
   }
@@ -46,17 +57,20 @@ __global__ void add_norm_kernel(AddNorm call) {
 }
 
 template <class X, class T, class Y, int P, int kChunks, int kNorms>
-__global__ void add_norm_back_kernel(AddNorm call, AddNormBack back) {
+__global__ void __launch_bounds__(kWarps * 32, walkers_at_once(Row<P, kChunks>::kColumns, kNorms))
+    add_norm_back_kernel(AddNorm call, AddNormBack back) {
   using R = Row<P, kChunks>;
-  R weights[kNorms], sums[2 * kNorms] = {};
+  const Keeper keep(call.dropout);
+  R weights[kNorms], sums[2 * kNorms + 1] = {};
 #pragma unroll
   for (int n = 0; n < kNorms; ++n) weights[n].read(call.norms[n].weight);
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
        row < call.size.rows; row += static_cast<std::int64_t>(gridDim.x) * kWarps) {
     const std::int64_t at = row * R::kColumns;
     const float mean = call.mean[row], rstd = call.rstd[row];
-    R normal, grad = {};
+    R normal, outer = {}, grad = {};
     normal.read(static_cast<const X*>(call.branch != nullptr ? call.sum : call.x) + at);
+    if (back.grad_sum != nullptr) outer.read(static_cast<const X*>(back.grad_sum) + at);
     normal.each([&](float& v, int, int) { v = (v - mean) * rstd; });
 #pragma unroll
     for (int n = 0; n < kNorms; ++n) {
@@ -70,15 +84,12 @@ __global__ void add_norm_back_kernel(AddNorm call, AddNormBack back) {
       });
     }
     through_norm(grad, normal, rstd);
-    if (back.grad_sum != nullptr) {
-      R outer;
-      outer.read(static_cast<const X*>(back.grad_sum) + at);
-      grad.each([&](float& g, int c, int i) { g += outer.v[c][i]; });
-    }
+    grad.each([&](float& g, int c, int i) { g += outer.v[c][i]; });
     grad.write(static_cast<X*>(back.grad_x) + at);
     if (back.grad_branch == nullptr) continue;
     grad.each([&](float& g, int c, int i) {
-      g *= call.factor * keep(call.dropout, at + R::column(c) + i);
+      g *= call.factor * keep(at + R::column(c) + i);
+      sums[2 * kNorms].v[c][i] += g;
     });
     grad.write(static_cast<T*>(back.grad_branch) + at);
   }
@@ -137,8 +148,8 @@ void add_norm(const AddNorm& call, Stream stream) {
 }
 
 void add_norm_back(const AddNorm& call, const AddNormBack& back, Stream stream) {
-  const dim3 grid(walkers(call.size)), block(32, kWarps);
   const int norms = call.norms[1].weight != nullptr ? 2 : 1;
+  const dim3 grid(walkers(call.size, norms)), block(32, kWarps);
   with_width(call.size.columns, [&](auto pack, auto chunks) {
     with_types(call, [&](auto* x, auto* branch, auto* y) {
       using X = Pointed<decltype(x)>;
@@ -151,7 +162,8 @@ void add_norm_back(const AddNorm& call, const AddNormBack& back, Stream stream) 
         add_norm_back_kernel<X, T, Y, kP, kC, 2><<<grid, block, 0, stream>>>(call, back);
     });
   });
-  launch_finish(back.partials, back.grad_parameters, 2 * norms, static_cast<int>(grid.x),
+  launch_finish(back.partials, back.grad_parameters,
+                2 * norms + (back.grad_branch != nullptr ? 1 : 0), static_cast<int>(grid.x),
                 call.size.columns, stream);
   check_launch("add_norm_back");
 }

@@ -108,9 +108,8 @@ torch::Tensor DecoderLayerImpl::forward(torch::Tensor tgt, const torch::Tensor& 
                                         const torch::Tensor& memory,
                                         const torch::Tensor& memory_bias) {
   const double rate = is_training() ? dropout_rate_ : 0.0;
-  const torch::Tensor normed = norm_of(tgt, norm1_);
-  SumAndNorms x =
-      add_and_norm(tgt, self_attn_->forward(normed, normed, tgt_bias), 1.0, rate, norm2_);
+  SumAndNorms x = with_norms(tgt, norm1_);
+  x = add_and_norm(x.sum, self_attn_->forward(x.first, x.first, tgt_bias), 1.0, rate, norm2_);
   x = add_and_norm(x.sum, src_attn_->forward(x.first, memory, memory_bias), 1.0, rate, norm3_);
   return add_dropped(x.sum, feed_forward_(x.first), 1.0, rate);
 }

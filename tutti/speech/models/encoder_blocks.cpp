@@ -42,8 +42,8 @@ class TransformerBlock final : public EncoderBlock {
   }
   torch::Tensor forward(const torch::Tensor& input, const BatchContext& context) override {
     const double rate = is_training() ? rate_ : 0.0;
-    const SumAndNorms x = add_and_norm(
-        input, self_attn_->forward_self(norm_of(input, norm1_), context), 1.0, rate, norm2_);
+    SumAndNorms x = with_norms(input, norm1_);
+    x = add_and_norm(x.sum, self_attn_->forward_self(x.first, context), 1.0, rate, norm2_);
     return add_dropped(x.sum, feed_forward_(x.first), 1.0, rate);
   }
 
@@ -124,13 +124,9 @@ class ConformerBlock final : public EncoderBlock {
     }
     const double rate = is_training() ? rate_ : 0.0;
     const double ff_scale = (feed_forward_macaron_.is_empty() ? 1.0 : 0.5) * keep_scale;
-    SumAndNorms x;
-    x.sum = input;
-    if (feed_forward_macaron_.is_empty())
-      x.first = norm_of(input, norm_mha_);
-    else
-      x = add_and_norm(input, feed_forward_macaron_(norm_of(input, norm_ff_macaron_)), ff_scale,
-                       rate, norm_mha_);
+    const bool macaron = !feed_forward_macaron_.is_empty();
+    SumAndNorms x = with_norms(input, macaron ? norm_ff_macaron_ : norm_mha_);
+    if (macaron) x = add_and_norm(x.sum, feed_forward_macaron_(x.first), ff_scale, rate, norm_mha_);
     x = add_and_norm(x.sum, self_attn_->forward_self(x.first, context), keep_scale, rate,
                      conv_module_ ? norm_conv_ : norm_ff_);
     if (!conv_module_) return add_dropped(x.sum, feed_forward_(x.first), ff_scale, rate);
@@ -247,13 +243,11 @@ class EBranchformerBlock final : public EncoderBlock {
     const double ff_scale = feed_forward_macaron_.is_empty() ? 1.0 : 0.5;
     const double rate = is_training() ? rate_ : 0.0;
     SumAndNorms x;
-    x.sum = input;
     if (feed_forward_macaron_.is_empty()) {
-      x.first = norm_of(input, norm_mha_);
-      x.second = norm_of(input, norm_mlp_);
+      x = with_norms(input, norm_mha_, norm_mlp_);
     } else {
-      x = add_and_norm(input, feed_forward_macaron_(norm_of(input, norm_ff_macaron_)), ff_scale,
-                       rate, norm_mha_, norm_mlp_);
+      x = with_norms(input, norm_ff_macaron_);
+      x = add_and_norm(x.sum, feed_forward_macaron_(x.first), ff_scale, rate, norm_mha_, norm_mlp_);
     }
     const torch::Tensor global = attn_->forward_self(x.first, context);
     const torch::Tensor local = cgmlp_->forward(x.second, context);

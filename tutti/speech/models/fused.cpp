@@ -48,6 +48,12 @@ SumAndNorms add_and_norm(const torch::Tensor& x, const torch::Tensor& branch, do
   return result;
 }
 
+SumAndNorms with_norms(const torch::Tensor& x, LayerNorm first, LayerNorm second) {
+  if (gpu::can_fuse_norm(x, *first) && torch::GradMode::is_enabled())
+    return gpu::fused_with_norms(x, *first, second.is_empty() ? nullptr : second.get());
+  return {x, norm_of(x, first), second.is_empty() ? torch::Tensor() : norm_of(x, second)};
+}
+
 torch::Tensor add_dropped(const torch::Tensor& x, const torch::Tensor& branch, double factor,
                           double rate) {
   return torch::add(x, apply_dropout(branch, rate, rate > 0), factor);

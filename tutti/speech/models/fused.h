@@ -45,6 +45,9 @@ struct SumAndNorms {
 SumAndNorms add_and_norm(const torch::Tensor& x, const torch::Tensor& branch, double factor,
                          double rate, LayerNorm first, LayerNorm second = nullptr,
                          NormFor purpose = NormFor::kProduct);
+// The same without a branch: `sum` is x, for the sum that a layer adds its result to. To take it from
+// here saves a pass over memory: the norms' gradients are added to its own on the way.
+SumAndNorms with_norms(const torch::Tensor& x, LayerNorm first, LayerNorm second = nullptr);
 torch::Tensor add_dropped(const torch::Tensor& x, const torch::Tensor& branch, double factor,
                           double rate);
 

@@ -2,11 +2,12 @@
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
 #include <ATen/cuda/CUDAEvent.h>
-#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <map>
+
+#include "tutti/speech/models/gpu/capture.h"
 #endif
 
 namespace tutti::speech {
@@ -22,7 +23,6 @@ namespace {
 
 // The memory recordings draw from. Torch gives a pool back only when no recording refers to it, and
 // then by freeing it on the device, which is slow: an empty recording keeps this one.
-using PoolId = decltype(at::cuda::graph_pool_handle());
 struct Pool {
   PoolId id = at::cuda::graph_pool_handle();
   at::cuda::CUDAGraph keeper;
@@ -37,18 +37,7 @@ void record(at::cuda::CUDAGraph& graph, PoolId pool, const std::function<void()>
   before.block(side);
   {
     const c10::cuda::CUDAStreamGuard guard(side);
-    // Other threads may allocate meanwhile: a loader, another search.
-    graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
-    try {
-      step();
-    } catch (...) {  // most likely out of memory; what has begun is ended first
-      try {
-        graph.capture_end();
-      } catch (const std::exception&) {  // the first error says more
-      }
-      throw;
-    }
-    graph.capture_end();
+    capture(graph, pool, step);
   }
   after.record(side);
   after.block(current);

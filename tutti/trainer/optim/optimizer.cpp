@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <optional>
+#include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/trainer/optim/updates.h"
-#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 
@@ -28,7 +27,7 @@ void Optimizer::set_momentum(double) {
 
 void Optimizer::step(double lr, double gradient_factor) {
   torch::NoGradGuard no_grad;
-  if (!update_fused(lr, gradient_factor)) update(lr, gradient_factor);
+  update(lr, gradient_factor);
 }
 
 void Optimizer::zero_grad() {
@@ -95,55 +94,21 @@ class Adam final : public Optimizer {
       : Optimizer(options.lr, std::move(parameters)), options_(options) {}
   void set_momentum(double momentum) override { options_.beta1 = momentum; }
   void update(double lr, double gradient_factor) override {
+    std::vector<AdamUpdate> updates;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;
-      AdamUpdate update{.parameter = parameter,
-                        .gradient = parameter.grad(),
-                        .exp_avg = slot_tensor(i, "exp_avg"),
-                        .exp_avg_sq = slot_tensor(i, "exp_avg_sq"),
-                        .step = ++slots_[i].step,
-                        .lr = lr,
-                        .gradient_factor = gradient_factor};
-      if (options_.amsgrad) update.max_exp_avg_sq = slot_tensor(i, "max_exp_avg_sq");
-      apply(options_, update);
+      updates.push_back({.parameter = parameter,
+                         .gradient = parameter.grad(),
+                         .exp_avg = slot_tensor(i, "exp_avg"),
+                         .exp_avg_sq = slot_tensor(i, "exp_avg_sq"),
+                         .step = ++slots_[i].step,
+                         .lr = lr,
+                         .gradient_factor = gradient_factor});
+      if (options_.amsgrad) updates.back().max_exp_avg_sq = slot_tensor(i, "max_exp_avg_sq");
     }
+    trainer::apply(options_, updates);  // std has one, too
   }
-
-#if TUTTI_TORCH_AT_LEAST(2, 4)
-  bool update_fused(double lr, double gradient_factor) override {
-    if (parameters_.empty() || !parameters_[0].second.is_cuda()) return false;
-    std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
-    std::map<std::int64_t, at::Tensor> numbers;  // of this update, where the kernel reads it
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      at::Tensor& parameter = parameters_[i].second;
-      if (!parameter.grad().defined()) continue;
-      at::Tensor& number = numbers[++slots_[i].step];
-      if (!number.defined())
-        number = at::full({}, static_cast<double>(slots_[i].step),
-                          parameter.options().dtype(at::kFloat));
-      parameters.push_back(parameter);
-      gradients.push_back(parameter.grad());
-      averages.push_back(slot_tensor(i, "exp_avg"));
-      squares.push_back(slot_tensor(i, "exp_avg_sq"));
-      if (options_.amsgrad) maxima.push_back(slot_tensor(i, "max_exp_avg_sq"));
-      steps.push_back(number);
-    }
-    if (parameters.empty()) return true;
-    // The kernel divides by a scale.
-    std::optional<at::Tensor> scale;
-    if (gradient_factor != 1)  // no pass of its own over the gradients
-      scale = at::full({}, 1.0 / gradient_factor, gradients[0].options().dtype(at::kFloat));
-    const auto& o = options_;
-    if (o.kind == OptimizerKind::kAdamW)
-      at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
-                        o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
-    else
-      at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1,
-                       o.beta2, o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
-    return true;
-  }
-#endif
 
  private:
   OptimizerOptions options_;

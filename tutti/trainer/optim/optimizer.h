@@ -67,8 +67,6 @@ class Optimizer {
 
  protected:
   virtual void update(double lr, double gradient_factor) = 0;
-  // One kernel for all parameters; false where there is none.
-  virtual bool update_fused(double, double) { return false; }
 
   struct Slot {
     std::int64_t step = 0;

@@ -5,6 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+
+#include "tutti/trainer/torch_version.h"
+#ifdef TUTTI_WITH_CUDA_KERNELS
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "tutti/trainer/cuda/adam.h"
+#endif
 
 namespace tutti::trainer {
 namespace {
@@ -107,9 +117,7 @@ void sgd_tensors(const OptimizerOptions& o, SgdUpdate& u) {
   u.parameter.add_(grad, -u.lr);
 }
 
-}  // namespace
-
-void apply(const OptimizerOptions& options, AdamUpdate& update) {
+void apply_alone(const OptimizerOptions& options, AdamUpdate& update) {
   if (!one_pass(update.parameter, update.gradient)) return adam_tensors(options, update);
   if (update.parameter.scalar_type() == at::kDouble)
     options.amsgrad ? adam_loop<double, true>(options, update)
@@ -118,6 +126,91 @@ void apply(const OptimizerOptions& options, AdamUpdate& update) {
     options.amsgrad ? adam_loop<float, true>(options, update)
                     : adam_loop<float, false>(options, update);
   update.parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+#ifdef TUTTI_WITH_CUDA_KERNELS
+// False where the kernel does not fit.
+bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& updates) {
+  const at::Device device = updates[0].parameter.device();
+  const auto fits = [&](const at::Tensor& x) {
+    return x.scalar_type() == at::kFloat && x.is_contiguous() && x.device() == device;
+  };
+  std::vector<cuda::AdamTensor> tensors;
+  tensors.reserve(updates.size());
+  AdamScalars common;  // but for parameters that had fewer updates
+  std::int64_t common_step = 0;
+  for (AdamUpdate& u : updates) {
+    if (!fits(u.parameter) || !fits(u.gradient) || !fits(u.exp_avg) || !fits(u.exp_avg_sq))
+      return false;
+    if (u.step != common_step) common = scalars(o, u);
+    common_step = u.step;
+    tensors.push_back({.parameter = u.parameter.data_ptr<float>(),
+                       .gradient = u.gradient.data_ptr<float>(),
+                       .average = u.exp_avg.data_ptr<float>(),
+                       .square = u.exp_avg_sq.data_ptr<float>(),
+                       .count = u.parameter.numel(),
+                       .step_size = static_cast<float>(common.step_size),
+                       .denom_scale = static_cast<float>(common.denom_scale)});
+  }
+  const c10::cuda::CUDAGuard guard(device);
+  cuda::adam(tensors,
+             {.beta1 = static_cast<float>(o.beta1),
+              .beta2 = static_cast<float>(o.beta2),
+              .more1 = static_cast<float>(1 - o.beta1),
+              .more2 = static_cast<float>(1 - o.beta2),
+              .eps = static_cast<float>(o.eps),
+              .decay = static_cast<float>(common.decay),
+              .l2 = static_cast<float>(common.l2),
+              .factor = static_cast<float>(updates[0].gradient_factor)},
+             c10::cuda::getCurrentCUDAStream(device.index()).stream());
+  for (AdamUpdate& u : updates) u.parameter.unsafeGetTensorImpl()->bump_version();
+  return true;
+}
+#endif
+
+// False where torch has no such kernel.
+bool apply_at_once(const OptimizerOptions& o, std::vector<AdamUpdate>& updates) {
+  if (!updates[0].parameter.is_cuda()) return false;
+#ifdef TUTTI_WITH_CUDA_KERNELS
+  if (!o.amsgrad && apply_with_our_kernel(o, updates)) return true;
+#endif
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+  std::map<std::int64_t, at::Tensor> numbers;  // of this update, where the kernel reads it
+  for (AdamUpdate& u : updates) {
+    at::Tensor& number = numbers[u.step];
+    if (!number.defined())
+      number = at::full({}, static_cast<double>(u.step), u.parameter.options().dtype(at::kFloat));
+    parameters.push_back(u.parameter);
+    gradients.push_back(u.gradient);
+    averages.push_back(u.exp_avg);
+    squares.push_back(u.exp_avg_sq);
+    if (o.amsgrad) maxima.push_back(u.max_exp_avg_sq);
+    steps.push_back(number);
+  }
+  // The kernel divides by a scale.
+  std::optional<at::Tensor> scale;
+  if (updates[0].gradient_factor != 1)  // no pass of its own over the gradients
+    scale =
+        at::full({}, 1.0 / updates[0].gradient_factor, gradients[0].options().dtype(at::kFloat));
+  const double lr = updates[0].lr;
+  if (o.kind == OptimizerKind::kAdamW)
+    at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1, o.beta2,
+                      o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
+  else
+    at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, o.beta1, o.beta2,
+                     o.weight_decay, o.eps, o.amsgrad, /*maximize=*/false, scale);
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+void apply(const OptimizerOptions& options, std::vector<AdamUpdate>& updates) {
+  if (updates.empty() || apply_at_once(options, updates)) return;
+  for (AdamUpdate& update : updates) apply_alone(options, update);
 }
 
 void apply(const OptimizerOptions& options, SgdUpdate& update) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "tutti/trainer/optim/optimizer.h"
 
@@ -31,7 +32,8 @@ struct SgdUpdate {
 };
 
 // REQUIRES: no autograd (NoGradGuard).
-void apply(const OptimizerOptions& options, AdamUpdate& update);
+// Of all parameters; on a GPU in a few kernels.
+void apply(const OptimizerOptions& options, std::vector<AdamUpdate>& updates);
 void apply(const OptimizerOptions& options, SgdUpdate& update);
 
 }  // namespace tutti::trainer

@@ -29,6 +29,9 @@ torch::Tensor fused_feed_forward(const torch::Tensor&, const LinearImpl&, const 
 }
 bool can_fuse_norm(const torch::Tensor&, const LayerNormImpl&) { return false; }
 torch::Tensor fused_norm(const torch::Tensor&, const LayerNormImpl&, NormFor) { no_kernels(); }
+SumAndNorms fused_with_norms(const torch::Tensor&, const LayerNormImpl&, const LayerNormImpl*) {
+  no_kernels();
+}
 SumAndNorms fused_add_and_norm(const torch::Tensor&, const torch::Tensor&, double, double,
                                const LayerNormImpl&, const LayerNormImpl*, NormFor) {
   no_kernels();

@@ -26,6 +26,8 @@ torch::Tensor fused_feed_forward(const torch::Tensor& x, const LinearImpl& w_1,
 
 bool can_fuse_norm(const torch::Tensor& x, const LayerNormImpl& norm);
 torch::Tensor fused_norm(const torch::Tensor& x, const LayerNormImpl& norm, NormFor purpose);
+SumAndNorms fused_with_norms(const torch::Tensor& x, const LayerNormImpl& first,
+                             const LayerNormImpl* second);
 SumAndNorms fused_add_and_norm(const torch::Tensor& x, const torch::Tensor& branch, double factor,
                                double rate, const LayerNormImpl& first, const LayerNormImpl* second,
                                NormFor purpose);

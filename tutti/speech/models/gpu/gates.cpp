@@ -2,6 +2,7 @@
 #include "tutti/speech/models/cuda_ops.h"
 #include "tutti/speech/models/gpu/conv.h"
 #include "tutti/speech/models/gpu/fused.h"
+#include "tutti/speech/models/gpu/known_sums.h"
 #include "tutti/speech/models/gpu/tools.h"
 
 namespace tutti::speech::gpu {
@@ -147,11 +148,14 @@ class JoinDropped : public Function<JoinDropped> {
     const torch::Tensor g = gradients[0].contiguous();
     const c10::cuda::CUDAGuard guard(g.device());
     torch::Tensor grad_a = fresh(with_last(g, g.size(-1) / 2), g.options());
-    torch::Tensor grad_b = fresh_like(grad_a);
+    torch::Tensor grad_b = fresh_like(grad_a), sums = fresh({2, grad_a.size(-1)}, floats_like(g));
     cuda::join_back(describe(grad_a, saved.empty() ? torch::Tensor() : saved[0],
                              Dropping::load(*context, "key_a", "rate"),
                              Dropping::load(*context, "key_b", "rate")),
-                    g.data_ptr(), grad_a.data_ptr(), grad_b.data_ptr(), stream_of(g));
+                    g.data_ptr(), grad_a.data_ptr(), grad_b.data_ptr(),
+                    sums_to(sums, 2, grad_a.size(-1)), stream_of(g));
+    know_sums(grad_a, sums[0]);
+    know_sums(grad_b, sums[1]);
     variable_list result(6);
     result[0] = grad_a;
     result[1] = grad_b;

@@ -4,7 +4,6 @@
 
 #if defined(TUTTI_WITH_CUDA_KERNELS) && TUTTI_TORCH_AT_LEAST(2, 4)
 #include <ATen/cuda/CUDAEvent.h>
-#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -18,6 +17,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/speech/models/dropout.h"
+#include "tutti/speech/models/gpu/capture.h"
 #include "tutti/trainer/autocast.h"
 #include "tutti/trainer/out_of_memory.h"
 
@@ -49,7 +49,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Inputs = RecordedStack::Inputs;
 using Key = std::vector<std::int64_t>;
-using PoolId = decltype(at::cuda::graph_pool_handle());
 
 constexpr int kMaxRecordings = 64;
 constexpr std::int64_t kStale = 2000;      // calls since a recording was used: it makes room
@@ -120,69 +119,6 @@ class Replay : public torch::autograd::Function<Replay> {
     return result;
   }
 };
-
-// Autograd's nodes remember the stream on which they were made. Those of the parameters may live
-// on, on the stream of the training loop, which a recording must not touch: it gets others.
-class OtherAccumulators {
- public:
-  explicit OtherAccumulators(const std::vector<torch::Tensor>& parameters)
-      : parameters_(parameters) {
-    for (const torch::Tensor& parameter : parameters_) {
-      kept_.push_back(torch::autograd::impl::try_get_grad_accumulator(parameter));
-      torch::autograd::impl::set_grad_accumulator(parameter, {});
-    }
-  }
-  ~OtherAccumulators() {
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      torch::autograd::impl::set_grad_accumulator(parameters_[i], kept_[i]);
-  }
-  OtherAccumulators(const OtherAccumulators&) = delete;
-  OtherAccumulators& operator=(const OtherAccumulators&) = delete;
-
- private:
-  const std::vector<torch::Tensor>& parameters_;
-  std::vector<std::shared_ptr<torch::autograd::Node>> kept_;
-};
-
-// The backward pass runs outside of autocast, as the loop's does.
-class WithoutAutocast {
- public:
-  WithoutAutocast() { trainer::set_autocast(at::kCUDA, false); }
-  ~WithoutAutocast() { trainer::set_autocast(at::kCUDA, was_on_); }
-  WithoutAutocast(const WithoutAutocast&) = delete;
-  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
-
- private:
-  bool was_on_ = trainer::autocast_on(at::kCUDA);
-};
-
-// Casts made before must not be read by a recording, nor a recording's casts after it.
-class WithoutCastCache {
- public:
-  WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
-  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(was_on_); }
-  WithoutCastCache(const WithoutCastCache&) = delete;
-  WithoutCastCache& operator=(const WithoutCastCache&) = delete;
-
- private:
-  bool was_on_ = at::autocast::is_autocast_cache_enabled();
-};
-
-// On a stream of the pool: the default stream cannot be recorded.
-void record(at::cuda::CUDAGraph& graph, PoolId pool, const std::function<void()>& work) {
-  // Other threads may allocate meanwhile: a loader, the next batch.
-  graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
-  try {
-    work();
-  } catch (...) {  // most likely out of memory; what has begun is ended first
-    try {
-      graph.capture_end();
-    } catch (const std::exception&) {  // the first error says more
-    }
-    throw;
-  }
-  graph.capture_end();
-}
 
 Inputs fresh_inputs(const Inputs& like) {
   const auto fresh = [](const torch::Tensor& x) {
@@ -299,14 +235,14 @@ c10::intrusive_ptr<Recording> RecordedStack::State::make(
   const std::int64_t bytes_before = reserved_bytes(device);
   Inputs in;
   torch::Tensor out, grad_out, grad_x, grads;
-  record(recording->forward, pool, [&] {
+  capture(recording->forward, pool, [&] {
     if (fresh && arena_bytes > 0)
       at::empty({arena_bytes}, at::TensorOptions(device).dtype(torch::kUInt8));
     in = fresh_inputs(inputs);
     out = layers(in);
   });
   recording->num_keys = keys.num_places();
-  record(recording->backward, pool, [&] {
+  capture(recording->backward, pool, [&] {
     grad_out = at::empty(out.sizes(), out.options());
     const variable_list found = gradients_of(out, in.x, parameters, grad_out);
     grad_x = found[0].contiguous();
