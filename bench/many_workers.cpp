@@ -93,7 +93,7 @@ class Simulated {
     next_beat_ = now + beat_every_;
     std::uint64_t unfinished = running_ ? 1 : 0;
     for (const auto& [id, ranges] : leases_) unfinished += wire::total_items(ranges);
-    send(wire::Heartbeat{50 << 20, unfinished});
+    send(wire::Heartbeat{50 << 20, unfinished, 0});
   }
 
  private:

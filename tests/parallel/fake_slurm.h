@@ -20,9 +20,9 @@ namespace tutti::parallel {
 
 namespace fs = std::filesystem;
 
-// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.script. Files in $D change how the
+// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.timeout, N.script. Files in $D change how the
 // commands behave: `pending` (jobs do not start), `hold` (task 1 does not), `hang`, `lie`, `garbage` (of
-// squeue), `hang_scancel`, `refuse` (what sbatch then says), `reason` (why jobs wait).
+// squeue), `hang_scancel`, `refuse` (what sbatch then says), `timelimit` (seconds after which jobs are killed), `reason` (why jobs wait).
 inline constexpr char kSbatch[] = R"sh(#!/bin/bash
 for script; do :; done
 if [ -e "$D"/refuse ]; then cat "$D"/refuse >&2; exit 1; fi
@@ -34,6 +34,8 @@ start() {
   err=$(sed -n "s/^#SBATCH -e //p" "$script" | sed "s/%A_%a\|%j/$1/; s/^[\"']//; s/[\"']$//")
   setsid bash "$script" </dev/null >"$D"/$1.log 2>"$err" &
   echo $! >"$D"/$1.pid
+  [ -e "$D"/timelimit ] || return
+  (sleep $(cat "$D"/timelimit); touch "$D"/$1.timeout; kill -KILL -- -$(cat "$D"/$1.pid)) </dev/null >/dev/null 2>&1 &
 }
 last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)$/\1/p' "$script")
 export SLURM_JOB_ID=$id
@@ -52,6 +54,7 @@ for script in "$D"/*.script; do
   [ -e "$script" ] || continue
   job=${script%.script}; id=${job##*/}; state=FAILED
   [ -e "$job".cancelled ] && state=CANCELLED
+  [ -e "$job".timeout ] && state=TIMEOUT
   [ -e "$job".pending ] && state=PENDING
   [ -e "$job".pid ] && [ ! -e "$job".cancelled ] && kill -0 $(cat "$job".pid) 2>/dev/null && state=RUNNING
   [ -e "$D"/lie ] && { touch "$D"/seen; state=FAILED; }

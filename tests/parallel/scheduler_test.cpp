@@ -9,6 +9,7 @@
 namespace tutti::parallel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using trial::wait_until;
@@ -126,6 +127,19 @@ TEST_F(Scheduler, AJobThatANodeCouldNotStartIsTakenOutOfTheQueueAndReplaced) {
   EXPECT_TRUE(wait_until([&] { return num_submissions() > 1; })) << story();
   ::kill(driver.pid(), SIGTERM);
   EXPECT_EQ(driver.wait().exit_code, 85) << story();
+}
+
+// Each job is told of a limit of 20 s, prepares to leave after 5 and is killed after 8.
+TEST_F(Scheduler, AnItemLongerThanTheWalltimeFailsAndTheOthersAreDone) {
+  write_file_atomic(state_ / "timelimit", "8");
+  const auto result = run(command(3, 1, "test {} != 1 || exec sleep 1000; echo {}",
+                                  ", job_extra_directives: ['--time=00:00:20'], drain_margin: 15",
+                                  "  on_error: skip\n  max_retries: 2\n"));
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_EQ(num_ok(), 2U);
+  EXPECT_THAT(result.err, HasSubstr("it begins anew in another job")) << "no word of it";
+  EXPECT_THAT(read_file(out_ / "failed.jsonl"),
+              AllOf(HasSubstr("for the 2nd time"), HasSubstr("parallel.options.walltime")));
 }
 
 }  // namespace

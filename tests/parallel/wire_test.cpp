@@ -27,7 +27,7 @@ TEST(Wire, ResultsComeBackAsTheyWere) {
 
 TEST(Wire, EveryMessageSurvivesARoundTrip) {
   const std::vector<Message> all = {Hello{1, 2, "h"},
-                                    Heartbeat{3, 4},
+                                    Heartbeat{3, 4, 1},
                                     EnvReady{5, 6},
                                     EnvFailed{1, 2, "e"},
                                     Released{1, {{2, 3}}},
@@ -57,7 +57,7 @@ TEST(Wire, OtherVersionsAndHugeCountsAreRefused) {
   EXPECT_FALSE(decode(bytes));
   EXPECT_FALSE(decode(encode(Lease{1, 1, {{0, kMaxLeaseItems + 1}}})));
   EXPECT_FALSE(decode(encode(Lease{1, 1, {{~0ULL, 2}}})));
-  EXPECT_FALSE(decode(std::string("TU\x02\x05\x01\xff\xff\xff\xff\x0f", 10)));
+  EXPECT_FALSE(decode(std::string("TU\x03\x05\x01\xff\xff\xff\xff\x0f", 10)));
 }
 
 TEST(Wire, RandomBytesNeverCrash) {

@@ -7,6 +7,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/units.h"
 
 namespace tutti::parallel {
 namespace {
@@ -19,6 +20,10 @@ constexpr std::size_t kLeasesInFlight = 2;  // one running, one queued: no gap b
 // Of batches one more: who reads ahead knows the next one when it begins one, not only when it is over.
 constexpr std::size_t kBatchesInFlight = 3;
 constexpr milliseconds kLastResults{1000};  // for those of a run that stops
+
+std::string nth_time(int n) {
+  return fmt::format("{}{} time", n, n == 1 ? "st" : n == 2 ? "nd" : n == 3 ? "rd" : "th");
+}
 
 std::exception_ptr item_error(std::uint64_t index, std::string_view text) {
   return std::make_exception_ptr(FailedItem{index, std::string(text)});
@@ -96,6 +101,7 @@ void Dispatcher::on_results(PoolWorker& worker, std::string bytes, Pool& pool) {
         break;
     }
   }
+  worker.last_result = steady_clock::now();
   if (batch.outcomes.empty()) return;
   if (run_->report.done == 0)
     run_->report.first_result_s =
@@ -173,6 +179,19 @@ void Dispatcher::on_lost(const PoolWorker& worker, bool blame, Pool& pool) {
   if (!worker.said_bye) ++run_->report.workers_lost;
   const Loss loss = run_->schedule.lose(worker.id, worker.running, blame);
   run_->report.handed_again += loss.returned;
+  if (worker.overran && loss.suspect) {
+    const std::string what = fmt::format(
+        "its job reached the walltime after {} with this item",
+        format_duration(
+            std::chrono::duration<double>(worker.last_heard - worker.last_result).count()));
+    if (loss.quarantined)
+      return fail_item(*loss.suspect,
+                       fmt::format("{}, for the {}; give jobs more time "
+                                   "(parallel.options.walltime) or make the item smaller",
+                                   what, nth_time(loss.strikes)),
+                       worker.id, pool);
+    return log::warning("item {}: {}; it begins anew in another job", *loss.suspect, what);
+  }
   if (loss.suspect && !loss.quarantined)
     log::warning("worker {} died ({}) at item {}, which gets another try", worker.id, worker.reason,
                  *loss.suspect);

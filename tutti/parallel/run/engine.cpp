@@ -212,6 +212,7 @@ void Engine::handle(int id, std::string bytes) {
     dispatcher_.on_results(*worker, std::move(bytes), *pool_);
   } else if (const auto* beat = std::get_if<wire::Heartbeat>(&*message)) {
     worker->report.rss_bytes = beat->rss_bytes;
+    worker->time_nearly_up = worker->time_nearly_up || beat->time_nearly_up != 0;
     dispatcher_.on_heartbeat(*worker, beat->queued_items);
   } else if (const auto* ready = std::get_if<wire::EnvReady>(&*message)) {
     if (ready->job == dispatcher_.job_serial() && worker->phase == PoolWorker::Phase::kBuilding)
@@ -224,8 +225,12 @@ void Engine::handle(int id, std::string bytes) {
   } else if (const auto* trouble = std::get_if<wire::Trouble>(&*message)) {
     dispatcher_.on_trouble(*worker, *trouble, *pool_);
   } else if (std::holds_alternative<wire::Bye>(*message)) {
+    worker->overran = worker->overrun_by_one_item(steady_clock::now());
     worker->said_bye = true;
-    dispatcher_.take_leases(*worker);
+    if (worker->overran)
+      dispatcher_.on_lost(*worker, true, *pool_);
+    else
+      dispatcher_.take_leases(*worker);
   }
 }
 

@@ -215,7 +215,11 @@ void Pool::on_hello(int id, std::uint64_t pid, std::string_view host) {
   worker->last_heard = steady_clock::now();
   worker->heard_since_gap = true;
   worker->claim.reset();
-  if (worker->phase == Phase::kStarting) worker->phase = Phase::kConnected;
+  if (worker->phase == Phase::kStarting) {
+    worker->phase = Phase::kConnected;
+    worker->connected = worker->last_heard;
+    worker->time_nearly_up = false;
+  }
   send(*worker, wire::encode(wire::Welcome{static_cast<std::uint32_t>(pulse_.beat_s * 1000)}));
 }
 
@@ -232,6 +236,7 @@ PoolWorker* Pool::heard(int id) {
 
 void Pool::on_env_ready(PoolWorker& worker, double build_s) {
   worker.phase = Phase::kReady;
+  worker.last_result = steady_clock::now();
   worker.report.build_s = build_s;
   ledger_.ready(node_of(worker));
 }
@@ -407,7 +412,8 @@ void Pool::end(PoolWorker& worker, std::string reason, bool blame) {
         worker.phase == Phase::kStarting ? "starting" : "building its env", reason);
   worker.phase = Phase::kDying;
   worker.reason = std::move(reason);
-  worker.blame = blame && !worker.said_bye && worker.heard_since_gap;
+  worker.overran = !worker.said_bye && worker.overrun_by_one_item(worker.last_heard);
+  worker.blame = (blame || worker.overran) && !worker.said_bye && worker.heard_since_gap;
   worker.bury_at = steady_clock::now() + milliseconds(15);  // its last results may be on their way
   examine(worker);
 }

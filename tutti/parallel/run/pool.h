@@ -42,6 +42,9 @@ struct PoolWorker {
   std::uint64_t pid = 0;
   std::string host;
   bool said_bye = false;
+  bool time_nearly_up = false;  // by its own word: its job's walltime comes
+  SteadyTime connected;
+  SteadyTime last_result;       // or since when it is ready
   bool heard_since_gap = true;  // since this process was itself stopped or starved
   SteadyTime started;
   SteadyTime last_heard;
@@ -63,11 +66,17 @@ struct PoolWorker {
   SteadyTime bury_at;
   std::string reason;
   bool blame = true;
+  bool overran = false;  // an item took the whole walltime of its job
   bool failed_start = false;
   bool examined = false;  // the two below are known
   std::string log_tail;
   std::optional<RunningItem> running;
 
+  // Its job was ended by the walltime, and one item had most of the job's time: the next job will not
+  // do better. An item that only began late is nobody's fault.
+  bool overrun_by_one_item(SteadyTime now) const noexcept {
+    return time_nearly_up && now - last_result > (now - connected) / 2;
+  }
   bool talks() const noexcept {
     return phase != Phase::kStarting && phase != Phase::kDying && !said_bye;
   }

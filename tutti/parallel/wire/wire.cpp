@@ -129,6 +129,7 @@ struct Encoder {
     std::string out = begin(Type::kHeartbeat);
     put(out, m.rss_bytes);
     put(out, m.queued_items);
+    put(out, m.time_nearly_up);
     return out;
   }
   std::string operator()(const EnvReady& m) const {
@@ -199,7 +200,9 @@ struct Encoder {
 bool read(Reader& in, Hello& m) {
   return in.number(m.worker) && in.number(m.pid) && in.text(m.host, 1024);
 }
-bool read(Reader& in, Heartbeat& m) { return in.number(m.rss_bytes) && in.number(m.queued_items); }
+bool read(Reader& in, Heartbeat& m) {
+  return in.number(m.rss_bytes) && in.number(m.queued_items) && in.number(m.time_nearly_up);
+}
 bool read(Reader& in, EnvReady& m) { return in.number(m.job) && in.number(m.build_us); }
 bool read(Reader& in, EnvFailed& m) {
   return in.number(m.job) && in.number(m.exit_code) && in.text(m.error);

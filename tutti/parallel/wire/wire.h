@@ -19,7 +19,7 @@
 
 namespace tutti::parallel::wire {
 
-inline constexpr std::uint8_t kVersion = 2;
+inline constexpr std::uint8_t kVersion = 3;
 inline constexpr std::size_t kMaxMessageBytes = 64 << 20;
 inline constexpr std::uint64_t kMaxLeaseItems = 1 << 16;
 // A result larger than this travels through a file in the run folder.
@@ -49,6 +49,7 @@ struct Hello {
 struct Heartbeat {
   std::uint64_t rss_bytes = 0;
   std::uint64_t queued_items = 0;
+  std::uint8_t time_nearly_up = 0;  // 1: leaves after the running item, before its job is ended
 };
 struct EnvReady {
   std::uint32_t job = 0;

@@ -184,7 +184,7 @@ class Link {
     // the result, and a beat without it would make the driver hand the item out again.
     std::uint64_t unfinished = 0;
     for (const std::string& message : state_.take_output(&unfinished)) send(message);
-    send(wire::encode(wire::Heartbeat{tree_memory_bytes(pid_), unfinished}));
+    send(wire::encode(wire::Heartbeat{tree_memory_bytes(pid_), unfinished, time_nearly_up_}));
   }
 
   void watch_running_item(SteadyClock::time_point now) {
@@ -246,6 +246,7 @@ class Link {
   void leave_before_the_walltime() {
     log::info("the job's time is nearly up; finishing the running item, then leaving");
     reason_ = "walltime";
+    time_nearly_up_ = 1;
     state_.stop();
   }
 
@@ -270,6 +271,7 @@ class Link {
   SteadyClock::time_point trouble_since_;
   std::optional<SteadyClock::time_point> term_deadline_;
   bool reported_trouble_ = false;
+  std::uint8_t time_nearly_up_ = 0;
   std::string reason_;
 };
 
