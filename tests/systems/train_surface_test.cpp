@@ -54,6 +54,16 @@ TEST(TrainSurface, TheMovingAverageIsWhatIsDelivered) {
                    .equal(weights_in(ema.path() / saves).at("weight")));
 }
 
+TEST(TrainSurface, ASecondAverageOfTheWeightsIsRefused) {
+  const ToyRecipe recipe;
+  const auto result = recipe.train({kCallbacks + "[{_target_: " + kLightning +
+                                    "EMAWeightAveraging}, {_target_: " + kLightning +
+                                    "StochasticWeightAveraging, swa_lrs: 0.01}]"});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_THAT(result.err, testing::AllOf(HasSubstr("a second average of the weights"),
+                                         HasSubstr("keep one of them")));
+}
+
 TEST(TrainSurface, SchedulesOptimizersAndGroupsByConfig) {
   const ToyRecipe recipe;
   write_file_atomic(recipe.path() / "more.yaml", R"(

@@ -482,7 +482,15 @@ TEST_F(Training, WeightsOfARunWhoseCheckpointsAreGoneAreNotAveragedWithOthers) {
   ASSERT_TRUE(toy.train({"trainer.max_epochs=3"}).ok());
   for (const auto& entry : fs::directory_iterator(toy.checkpoints()))  // to free the disk
     if (entry.path().filename().string().starts_with("step-")) fs::remove_all(entry.path());
-  const auto anew = toy.train({"trainer.max_epochs=2", "optimizer.lr=0.001", "seed=7"});
+  const ToyTraining::Words others = {"trainer.max_epochs=2", "optimizer.lr=0.001", "seed=7"};
+  const auto refused = toy.train(others);
+  EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+  EXPECT_THAT(refused.err + refused.out,
+              testing::AllOf(HasSubstr("its checkpoints (step-*) are gone"), HasSubstr("--force")));
+  EXPECT_TRUE(fs::exists(toy.checkpoints() / "valid.loss.ave_3best.safetensors"));
+  ToyTraining::Words forced = others;
+  forced.insert(forced.begin(), "--force");
+  const auto anew = toy.train(forced);
   ASSERT_TRUE(anew.ok()) << anew.describe();
   EXPECT_THAT(anew.err + anew.out, HasSubstr("checkpoints.before"));
   EXPECT_TRUE(fs::exists(toy.checkpoints() / "valid.loss.ave_2best.safetensors"));
@@ -490,6 +498,10 @@ TEST_F(Training, WeightsOfARunWhoseCheckpointsAreGoneAreNotAveragedWithOthers) {
   EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before/valid.loss.ave_3best.safetensors"));
   EXPECT_EQ(parse_json(read_file(toy.checkpoints() / "best.json"), "best")["valid/loss"].size(),
             2U);
+  // Once more: what was kept of the first stays.
+  ASSERT_TRUE(toy.train(forced).ok());
+  EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before/valid.loss.ave_2best.safetensors"));
+  EXPECT_TRUE(fs::exists(toy.exp() / "checkpoints.before.1/valid.loss.ave_3best.safetensors"));
 }
 
 TEST_F(Training, BestWeightsThatAreDamagedOrGoneAreNamedAndNotAveraged) {

@@ -29,4 +29,23 @@ void check_callback(const config::Component& component, const config::Node& call
                   "give an earlier epoch, or a part of them (0.8)");
 }
 
+void check_averages(const config::Node& callbacks, const config::Catalogue& catalogue,
+                    config::Problems& problems) {
+  std::string first;
+  for (const config::Node& callback : callbacks.elements()) {
+    const config::Node target = callback["_target_"];
+    const auto* found = target.is_scalar() ? catalogue.find("callback", target.raw()) : nullptr;
+    if (!found || (found->name != config::swa_schema().info().name &&
+                   found->name != config::ema_schema().info().name))
+      continue;
+    if (!first.empty())
+      problems.add(callback,
+                   fmt::format("got a second average of the weights, {} after {}; only one can be "
+                               "validated and kept",
+                               target.raw(), first),
+                   "keep one of them");
+    first = target.raw();
+  }
+}
+
 }  // namespace tutti::trainer

@@ -274,6 +274,7 @@ TrainingPlan plan_training(const Node& root, const PlanContext& context) {
         {c.metric, c.lower_is_better ? Better::kLower : Better::kHigher, c.keep});
   for (const Node& node : plan.loop.callbacks.elements())
     read_callback(catalogue, node, plan, problems);
+  check_averages(plan.loop.callbacks, catalogue, problems);
   if (!plan.loop.enable_checkpointing) plan.loop.checkpoint_folder.clear();
   read_profiler(catalogue, context, plan, problems);
   const auto logger_list = logger_nodes(plan.loop.logger, problems);

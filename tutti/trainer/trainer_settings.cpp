@@ -479,6 +479,7 @@ void check_trainer_block(const Node& block, const Catalogue& catalogue, Problems
   for (const Node& callback : settings.callbacks.elements())
     if (const Component* component = catalogue.check("callback", callback, problems))
       check_callback(*component, callback, settings, problems);
+  check_averages(settings.callbacks, catalogue, problems);
 }
 
 PrecisionMode parse_precision(const std::string& text) {

@@ -56,8 +56,7 @@ bool is_checkpoint_name(const fs::path& path) {
 
 void set_path_aside(const fs::path& path) {
   if (!fs::exists(fs::symlink_status(path))) return;
-  const fs::path aside = path.string() + ".before";
-  fs::remove_all(aside);
+  const fs::path aside = trainer::room_aside(path);
   fs::rename(path, aside);
   log::info("{}: moved to {}", path.string(), aside.filename().string());
 }
@@ -144,8 +143,7 @@ void CheckpointHome::set_aside() const {
     if (is_checkpoint_name(entry.path())) files.push_back(entry.path());
   if (files.empty()) return;
   // One by one: the folder's lock and mark stay.
-  const fs::path aside = path_.string() + ".before";
-  fs::remove_all(aside);
+  const fs::path aside = trainer::room_aside(path_);
   make_folders(aside);
   for (const fs::path& file : files) fs::rename(file, aside / file.filename());
   log::info("{}: its checkpoints were moved to {}", path_.string(), aside.filename().string());

@@ -48,7 +48,7 @@ class CheckpointHome {
   const bool is_elsewhere_;
 };
 
-// One earlier run is kept, as *.before.
+// As *.before; what was there of an earlier run gets a number (*.before.1, ...).
 void set_path_aside(const std::filesystem::path& path);
 
 }  // namespace tutti::systems

@@ -287,6 +287,19 @@ void refuse_changed_config(const StageContext& context, const fs::path& exp_dir,
                   way_to_continue(differences, loop)));
 }
 
+// To begin again by itself would cost a user who only made room on the disk the whole training.
+void refuse_weights_alone(const StageContext& context, const CheckpointHome& home) {
+  const std::string from = context.training["fit"]["ckpt_path"].value_or<std::string>("last");
+  if (!home.has_only_weights() || (from != "last" && from != "best")) return;
+  throw ConfigError(
+      fmt::format("{} has the best weights of a training, but its checkpoints (step-*) are gone: "
+                  "there is nothing to go on from",
+                  home.path().string()),
+      "one of\n"
+      "    --force  starts over; the weights are kept in checkpoints.before\n"
+      "    exp_tag=NAME  trains beside it; init_param: FILE begins with its weights");
+}
+
 // Only training uses the list that the config names: stages before it replace it, those after it
 // read the experiment's own.
 void refuse_token_count(const StageContext& context) {
@@ -386,7 +399,10 @@ void refuse_start(const StageContext& context) {
   if (home.is_elsewhere()) refuse_trainer(home.path(), home.own_folder());
   home.refuse(wants_fresh_start(context));
   // What was trained comes first: it says which tokens are its own.
-  if (!wants_fresh_start(context)) refuse_changed_config(context, exp_dir, plan.loop);
+  if (!wants_fresh_start(context)) {
+    refuse_weights_alone(context, home);
+    refuse_changed_config(context, exp_dir, plan.loop);
+  }
   refuse_token_count(context);
 }
 

@@ -60,6 +60,17 @@ void link_or_copy(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+fs::path room_aside(const fs::path& path) {
+  const fs::path aside = path.string() + ".before";
+  if (!fs::exists(fs::symlink_status(aside))) return aside;
+  for (int number = 1;; ++number) {
+    const fs::path older = fmt::format("{}.{}", aside.string(), number);
+    if (fs::exists(fs::symlink_status(older))) continue;
+    fs::rename(aside, older);
+    return aside;
+  }
+}
+
 std::optional<SaveInfo> save_info_of(const Json& trainer) {
   const auto saved = trainer.find("save");
   if (saved == trainer.end()) return std::nullopt;
@@ -300,7 +311,7 @@ class CheckpointStore::Impl {
     for (const auto& [name, list] : best_)
       for (const BestEntry& entry : list)
         if (!is_watched(name)) files.push_back(folder_ / entry.file);
-    const fs::path aside = folder_.string() + ".before";
+    const fs::path aside = room_aside(folder_);
     make_folders(aside);
     for (const fs::path& file : files)
       if (fs::exists(file)) fs::rename(file, aside / file.filename());  // one may be in two lists
@@ -418,8 +429,7 @@ void CheckpointStore::set_aside_after(const fs::path& folder, std::int64_t step)
   if (later.empty()) return;
   write_best(folder, best);
   replace_link(folder / "last", name);
-  const fs::path aside = folder.string() + ".before";
-  fs::remove_all(aside);
+  const fs::path aside = room_aside(folder);
   make_folders(aside);
   for (const fs::path& path : later)
     if (fs::exists(path)) fs::rename(path, aside / path.filename());
@@ -427,12 +437,25 @@ void CheckpointStore::set_aside_after(const fs::path& folder, std::int64_t step)
             aside.filename().string());
 }
 
+namespace {
+
+// Somebody made room on the disk: fewer steps are done than the files around say.
+void tell_of_lost_newest(const fs::path& folder, const fs::path& found) {
+  const fs::path last = folder / "last";
+  if (fs::is_symlink(last) && !fs::exists(last))
+    log::warning("{}: the newest checkpoint, {}, is gone: {} is used", folder.string(),
+                 fs::read_symlink(last).filename().string(), found.filename().string());
+}
+
+}  // namespace
+
 bool CheckpointStore::has_any(const fs::path& folder) { return !step_folders(folder).empty(); }
 
 std::optional<fs::path> CheckpointStore::newest_folder(const fs::path& folder) {
   for (const fs::path& candidate : step_folders(folder)) {
     try {
       check_checkpoint(candidate);
+      tell_of_lost_newest(folder, candidate);
       return candidate;
     } catch (const Error& error) {
       log::warning("checkpoint {} cannot be used: {}; trying the one before",
@@ -445,7 +468,9 @@ std::optional<fs::path> CheckpointStore::newest_folder(const fs::path& folder) {
 std::optional<CheckpointStore::Found> CheckpointStore::newest(const fs::path& folder) {
   for (const fs::path& candidate : step_folders(folder)) {
     try {
-      return Found{candidate, read_checkpoint(candidate)};
+      Found found{candidate, read_checkpoint(candidate)};
+      tell_of_lost_newest(folder, candidate);
+      return found;
     } catch (const Error& error) {
       log::warning("checkpoint {} cannot be used: {}; trying the one before",
                    candidate.filename().string(), error.what());

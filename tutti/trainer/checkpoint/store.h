@@ -28,6 +28,9 @@
 
 namespace tutti::trainer {
 
+// PATH.before, which is free then: an earlier one becomes PATH.before.1, PATH.before.2, ...
+std::filesystem::path room_aside(const std::filesystem::path& path);
+
 enum class Better { kLower, kHigher };
 
 struct Criterion {
