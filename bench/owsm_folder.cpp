@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/babble.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
@@ -28,8 +29,6 @@ namespace {
 using namespace tutti;
 using namespace tutti::speech;
 namespace fs = std::filesystem;
-
-constexpr int kRate = 16000;
 
 // OWSM's list: marks, 1,501 times, words in the place of its pieces, three marks of the decoder.
 std::string token_list(int num_tokens) {
@@ -91,28 +90,6 @@ void write_model(const fs::path& folder, bool is_medium) {
   write_state_dict(folder / weights, state_dict(*model));
 }
 
-// Something between speech and noise: syllables of a buzzing voice, with breath between them. FLAC makes of it about
-// what it makes of speech, and reading it costs the same.
-std::vector<float> babble(Random& rng, double seconds) {
-  std::vector<float> out(static_cast<std::size_t>(seconds * kRate));
-  double phase = 0, pitch = 120, loudness = 0;
-  std::size_t syllable_end = 0;
-  for (std::size_t n = 0; n < out.size(); ++n) {
-    if (n >= syllable_end) {
-      syllable_end = n + static_cast<std::size_t>(rng.uniform(0.08, 0.3) * kRate);
-      pitch = rng.uniform(90, 220);
-      loudness = rng.uniform() < 0.2 ? 0.0 : rng.uniform(0.05, 0.3);
-    }
-    phase += pitch / kRate;
-    phase -= std::floor(phase);
-    const double left = static_cast<double>(syllable_end - n) / kRate;
-    out[n] =
-        static_cast<float>(loudness * std::min(1.0, 20 * left) * (2 * phase - 1) * (1 - phase) +
-                           0.003 * (rng.uniform() - 0.5));
-  }
-  return out;
-}
-
 // As long as LibriSpeech's test utterances: 7 s in the mean, most between 2 and 16, none over the model's window.
 double length_of(Random& rng) { return std::clamp(6.2 * std::exp(0.6 * rng.normal()), 1.3, 29.9); }
 
@@ -124,8 +101,9 @@ void write_sounds(const fs::path& out, int files) {
     const double seconds = length_of(rng);
     const std::string id = fmt::format("utt{:04}", i);
     const fs::path flac = fs::absolute(out / "flac" / (id + ".flac"));
-    write_file_atomic(
-        flac, data::encode_audio({.samples = babble(rng, seconds), .sample_rate = kRate}, "flac"));
+    write_file_atomic(flac, data::encode_audio({.samples = bench::babble(rng, seconds),
+                                                .sample_rate = bench::kBabbleRate},
+                                               "flac"));
     scp += id + " " + flac.string() + "\n";
   }
   write_file_atomic(out / "wav.scp", scp);
