@@ -96,6 +96,22 @@ TEST_F(DailyLoop, TheSameAgainIsSkippedAlsoAtAnotherPlace) {
   EXPECT_EQ(read("F/test/results.jsonl"), before);
 }
 
+TEST_F(DailyLoop, AStageWhoseOutputIsGoneRuns) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"create_dataset", "data/train.jsonl"},
+      {"train_tokenizer", "data/bpe_30/tokens.txt"},
+      {"train_tokenizer", "data/bpe_30/bpe.model"},
+      {"collect_stats", "exp/stats/train/feats_stats.npz"}};
+  for (const auto& [stage, file] : cases) {
+    fs::remove(path_ / file);
+    const CommandResult again = this->stage(stage);
+    ASSERT_TRUE(again.ok()) << again.describe();
+    EXPECT_THAT(again.err, HasSubstr(std::string(fs::path(file).filename()) + " is gone"));
+    EXPECT_TRUE(has(file)) << file;
+    EXPECT_THAT(this->stage(stage).err, HasSubstr("up to date, skipped"));
+  }
+}
+
 TEST_F(DailyLoop, ACopyUnderAnotherNameAndARenamedOneReadTheirOwnFiles) {
   EXPECT_THAT(read(std::string(kExp) + "config.yaml"), Not(HasSubstr("//")));
   const fs::path renamed = path_.parent_path() / "renamed";

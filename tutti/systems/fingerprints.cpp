@@ -22,6 +22,12 @@ using config::Node;
 constexpr const char* kLists[] = {"manifest", "wav_scp",         "text",     "utt2spk",
                                   "segments", "utt2num_samples", "feats_scp"};
 
+fs::path built_manifest(const Node& entry, const fs::path& data_dir) {
+  const Node split = entry["data_src_args"]["split"];
+  return manifest_path(data_dir, split.is_null() ? entry["name"].value_or<std::string>("")
+                                                 : split.as<std::string>());
+}
+
 Json entry_inputs(const Node& config, const Node& entry, const fs::path& data_dir) {
   const Node args = entry["data_src_args"];
   Fingerprint inputs;
@@ -36,11 +42,7 @@ Json entry_inputs(const Node& config, const Node& entry, const fs::path& data_di
     inputs.add_file("archive", args["archive"].raw() + ".idx");
     kept["data_src_args"].erase("archive");
   }
-  if (is_built(entry)) {
-    const std::string split = args["split"].is_null() ? entry["name"].value_or<std::string>("")
-                                                      : args["split"].as<std::string>();
-    inputs.add_file("manifest", manifest_path(data_dir, split));
-  }
+  if (is_built(entry)) inputs.add_file("manifest", built_manifest(entry, data_dir));
   return inputs.add("entry", kept, places_of(config)).json();
 }
 
@@ -82,6 +84,32 @@ Fingerprint create_dataset_inputs(const StageContext& context) {
       .add("sources", Json(sources))
       .add("create_dataset", config::to_json(context.training["create_dataset"]),
            places_of(context.training));
+}
+
+std::vector<fs::path> dataset_outputs(const StageContext& context) {
+  std::vector<fs::path> files;
+  for (const char* split : {"train", "valid", "test"})
+    for (const Node& entry : context.training["dataset"][split].elements())
+      if (is_built(entry)) files.push_back(built_manifest(entry, context.folder("data_dir")));
+  return files;
+}
+
+std::vector<fs::path> tokenizer_outputs(const StageContext& context) {
+  const Node tokenizer = context.training["tokenizer"];
+  if (tokenizer.is_null()) return {};
+  const fs::path folder = tokenizer["save_path"].as<std::string>();
+  const std::string type = tokenizer["model_type"].value_or<std::string>("bpe");
+  std::vector<fs::path> files = {folder / "tokens.txt"};
+  if (type != "char" && type != "word") files.push_back(folder / (type + ".model"));
+  return files;
+}
+
+std::vector<fs::path> statistics_outputs(const StageContext& context) {
+  std::vector<fs::path> files;
+  for (const char* split : {"train", "valid"})
+    for (const char* name : {"speech_shape", "text_shape", "feats_stats.npz", "feats_shape"})
+      files.push_back(context.folder("stats_dir") / split / name);
+  return files;
 }
 
 std::vector<CheckedSet> checked_sets(const StageContext& context) {

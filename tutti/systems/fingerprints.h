@@ -31,6 +31,10 @@ struct CheckedSet {
   std::function<std::shared_ptr<const data::Dataset>()> open;
   bool needs_text = true;
 };
+// What create_dataset, train_tokenizer and collect_stats leave for later stages.
+std::vector<std::filesystem::path> dataset_outputs(const StageContext& context);
+std::vector<std::filesystem::path> tokenizer_outputs(const StageContext& context);
+std::vector<std::filesystem::path> statistics_outputs(const StageContext& context);
 std::vector<CheckedSet> checked_sets(const StageContext& context);
 Fingerprint validate_dataset_inputs(const StageContext& context);
 Fingerprint tokenizer_inputs(const StageContext& context);

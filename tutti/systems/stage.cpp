@@ -16,6 +16,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
 #include "tutti/core/program.h"
+#include "tutti/core/status.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
 #include "tutti/core/units.h"
@@ -87,6 +88,14 @@ bool is_up_to_date(const Stage& stage, const fs::path& record, const Fingerprint
   return true;
 }
 
+// An output of the stage that is not there (any more); empty: all are.
+fs::path missing_output(const Stage& stage, const StageContext& context) {
+  if (!stage.outputs) return {};
+  for (const fs::path& file : stage.outputs(context))
+    if (!fs::exists(file)) return file;
+  return {};
+}
+
 // The log of this run; one that is there already becomes STAGE1.jsonl, STAGE2.jsonl, ... (the first
 // number that is free). Ranks that a driver on this machine started have files of their own: the
 // driver's log is not theirs to move.
@@ -113,7 +122,9 @@ void wait_for_rank_zero(const Stage& stage, const StageContext& context) {
     const std::string text = fs::exists(record) ? read_file(record) : "";
     if (text != seen) {
       const Fingerprint inputs = stage.inputs(context);
-      if (inputs.empty() || is_up_to_date(stage, record, inputs)) return;
+      if (inputs.empty() ||
+          (is_up_to_date(stage, record, inputs) && missing_output(stage, context).empty()))
+        return;
       seen = text;
     }
     if (const double now = Clock::system().unix_seconds(); now - last_word > 60) {
@@ -186,7 +197,8 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   const fs::path folder = context.folder(stage.folder_key);
   const Fingerprint inputs = stage.inputs ? stage.inputs(context) : Fingerprint();
   const fs::path record = record_path(stage, context);
-  if (!context.request.force && is_up_to_date(stage, record, inputs)) {
+  const fs::path gone = missing_output(stage, context);
+  if (!context.request.force && gone.empty() && is_up_to_date(stage, record, inputs)) {
     log::info("{}: up to date, skipped (--force to redo)", stage.name);
     return true;
   }
@@ -202,8 +214,10 @@ bool run_one(const Stage& stage, const StageContext& context, const std::string&
   log::configure(logging);
   if (writes_files) log_beginning(stage, context);
   if (!rank) log::info("{}{}", place, stage.summary);
-  if (const Fingerprint before = recorded_inputs(record);
-      !rank && !before.empty() && !(before == inputs))
+  const Fingerprint before = recorded_inputs(record);
+  if (!rank && !before.empty() && !gone.empty())
+    log::info("runs again, since {} is gone", shown_path(gone));
+  else if (!rank && !before.empty() && !(before == inputs))
     log::info("{} {}", stage.name == "train" ? "since it was run last:" : "runs again, since",
               join(inputs.changes_since(before, 3), "; "));
   // From here on the output is neither the old nor the new one until the stage has ended.

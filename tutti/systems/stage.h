@@ -91,6 +91,8 @@ struct Stage {
   std::string after;  // a plugin's stage: the stage it follows; empty: the end
   // It makes nothing: when all inputs of now were good, others that were there do not matter.
   bool only_checks = false;
+  // Files that are there when it is done: one that is gone makes it run. May be empty.
+  std::function<std::vector<std::filesystem::path>(const StageContext&)> outputs = {};
 };
 
 // A plugin adds stages of its own, which get numbers of their own (10, 11, ...):
