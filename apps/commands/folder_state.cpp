@@ -136,7 +136,8 @@ Json state_of(const std::filesystem::path& folder, CommandRunner* scheduler, Fol
   }
   state["created"] = manifest.value("created", "");
   state["updated"] = manifest.value("updated", "");
-  if (manifest.contains("reason")) state["reason"] = manifest["reason"];
+  for (const char* key : {"reason", "exit_code"})
+    if (manifest.contains(key)) state[key] = manifest[key];
   if (!holder.alive) {
     add_async(folder, scheduler, watch != nullptr ? &watch->workers : nullptr, state);
     return state;
@@ -153,9 +154,18 @@ Json folder_state(const std::filesystem::path& folder, CommandRunner* scheduler)
   return state_of(folder, scheduler, nullptr, true);
 }
 
+Json folder_state(const std::filesystem::path& folder, FolderWatch& watch) {
+  return state_of(folder, &watch.scheduler, &watch, true);
+}
+
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch) {
   watch.scheduler.ask_again();
   return state_of(folder, &watch.scheduler, &watch, false);
+}
+
+std::string reason_of(const Json& state) {
+  if (state.contains("async")) return state["async"].value("reason", "");
+  return state.value("reason", "");
 }
 
 std::string about_silence(const Json& state) {
@@ -248,6 +258,8 @@ bool is_over(const Json& state) {
 int exit_code_of(const Json& state) {
   if (state.contains("async") && state.value("state", "") != "done")
     if (const int code = state["async"].value("exit_code", 0); code != 0) return code;
+  if (const int code = state.value("exit_code", 0); code != 0 && !state.contains("async"))
+    return code;
   if (state.value("failed", std::uint64_t{0}) > 0) return static_cast<int>(ExitCode::kItemsFailed);
   return static_cast<int>(state.value("state", "") == "done" ? ExitCode::kDone
                                                              : ExitCode::kStoppedResumable);

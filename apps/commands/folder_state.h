@@ -25,6 +25,7 @@ struct FolderWatch {
   parallel::BeatWatch workers{40};
   parallel::ShortPatience scheduler;
 };
+Json folder_state(const std::filesystem::path& folder, FolderWatch& watch);
 // The same without the numbers of items, which would mean to read all journals at each look.
 Json folder_activity(const std::filesystem::path& folder, FolderWatch& watch);
 // Throws IoError when this user may not look into the run's own folder, and so cannot `verb` it.
@@ -34,6 +35,8 @@ parallel::ItemNames item_names(const std::filesystem::path& folder, const Json& 
 // What count_items says of failed items, with their names: [{"index", "item", "reason"}].
 Json failed_items(const std::filesystem::path& folder,
                   const std::map<std::uint64_t, std::string>& reasons);
+// Why a run that is over stopped; empty: nobody said so, or it is done.
+std::string reason_of(const Json& state);
 // What is said when the scheduler has not answered; empty: it has, or was not asked.
 std::string about_silence(const Json& state);
 // Jobs of an asynchronous run that the scheduler has, or that ended while nobody works: why, and the
@@ -44,7 +47,7 @@ void print_failures(std::FILE* out, const std::filesystem::path& folder, const J
 // "exp/decoded: stopped, 10 of 14 items ok, 1 failed"
 std::string describe_counts(const std::filesystem::path& folder, const Json& state);
 bool is_over(const Json& state);
-// 0, 7 or 85, or why an asynchronous run had to stop, for a run that is over.
+// 0, 7 or 85, or the code of what ended it, for a run that is over.
 int exit_code_of(const Json& state);
 
 }  // namespace tutti::apps

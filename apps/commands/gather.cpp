@@ -29,7 +29,7 @@ int run_gather(int argc, char** argv) {
   parallel::ShortPatience scheduler;
   const Json state = folder_state(folder, &scheduler);
   if (state.contains("async") && is_over(state))
-    parallel::settle_async(std::filesystem::absolute(folder), scheduler);
+    parallel::settle_async(std::filesystem::absolute(folder), nullptr, scheduler);
   const Json manifest = parallel::read_manifest(folder);
   const auto first = manifest.value("first", std::uint64_t{0});
   const parallel::Indices indices =

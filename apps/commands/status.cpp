@@ -89,18 +89,15 @@ int run_status(int argc, char** argv) {
     std::printf("driver: process %ld on %s since %s\n", state["driver"].value("pid", 0L),
                 state["driver"].value("host", "?").c_str(),
                 state["driver"].value("since", "?").c_str());
+  if (const std::string reason = reason_of(state); !reason.empty())
+    std::printf("reason: %s\n", reason.c_str());
   if (state.contains("async")) {
-    const Json& async = state["async"];
-    if (const std::string reason = async.value("reason", ""); !reason.empty())
-      std::printf("reason: %s\n", reason.c_str());
     if (const std::string silence = about_silence(state); !silence.empty())
       std::printf("%s\n", silence.c_str());
     print_jobs(stdout, state);
-    print_workers(async["workers"], true);
-  } else {
-    if (const std::string reason = state.value("reason", ""); !reason.empty())
-      std::printf("reason: %s\n", reason.c_str());
-    if (state.contains("live")) print_live(state["live"]);
+    print_workers(state["async"]["workers"], true);
+  } else if (state.contains("live")) {
+    print_live(state["live"]);
   }
   const std::string word = state.value("state", "");
   if (is_over(state) && (word == "stopped" || word == "died"))

@@ -19,7 +19,8 @@ int run_wait(int argc, char** argv) {
   CLI::App app{
       "Wait for the run in an output folder.\n"
       "exit: 0 done, 7 some items failed, 85 stopped early (also by Ctrl-C, where map itself ends "
-      "with 130) and resumable, 4 another user's; of an asynchronous run the code of what ended it",
+      "with 130) and resumable, 4 another user's; else the code of what ended it (6: no job was "
+      "accepted)",
       "tutti wait"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--quiet", quiet, "print nothing");
@@ -42,13 +43,13 @@ int run_wait(int argc, char** argv) {
         std::min(pause * (queued ? 20 : 11) / 10, std::chrono::milliseconds(queued ? 5000 : 1000));
     state = folder_activity(folder, watch);
   }
-  state = folder_state(folder, &watch.scheduler);
-  if (state.contains("async")) {
-    parallel::settle_async(std::filesystem::absolute(folder), watch.scheduler);
-    state = folder_state(folder, &watch.scheduler);
-  }
+  if (state.contains("async"))
+    parallel::settle_async(std::filesystem::absolute(folder), &watch.workers, watch.scheduler);
+  state = folder_state(folder, watch);
   if (!quiet) std::printf("%s\n", describe_counts(folder, state).c_str());
   if (!quiet) print_failures(stderr, folder, state);
+  if (const std::string reason = reason_of(state); !quiet && !reason.empty())
+    std::fprintf(stderr, "reason: %s\n", reason.c_str());
   if (!quiet && state.contains("async")) print_jobs(stderr, state);
   return exit_code_of(state);
 }

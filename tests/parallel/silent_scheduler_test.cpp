@@ -128,6 +128,23 @@ TEST_F(SilentScheduler, JobsThatCouldNotBeCancelledAreNamedAndTriedAgain) {
   EXPECT_TRUE(cancelled()) << again.err;
 }
 
+// Workers of other hosts that nobody has watched count as alive, unless their jobs have ended.
+TEST_F(SilentScheduler, StatusDoesNotTakeTheWorkersOfEndedJobsForAlive) {
+  Command async = command(100000, 2, "sleep 0.05; echo {}", "", "  async: true\n");
+  ASSERT_EQ(run(async).exit_code, 0);
+  ASSERT_TRUE(trial::wait_until([&] { return num_ok() > 5; })) << story();
+  for (const char* job : {"101_0", "101_1"})
+    ::kill(-std::stoi(read_file(state_ / (job + std::string(".pid")))), SIGKILL);
+  for (const auto& entry : fs::directory_iterator(out_ / ".tutti" / "async" / "workers")) {
+    Json note = parse_json(read_file(entry.path()), entry.path().string());
+    note["host"] = note["supervisor"]["host"] = "elsewhere";
+    write_file_atomic(entry.path(), note.dump());
+  }
+  ASSERT_TRUE(trial::wait_until([&] {
+    return run(about_run({"status"})).out.find("died, ") != std::string::npos;
+  })) << run(about_run({"status"})).out;
+}
+
 // Schedulers forget how a job ended within minutes.
 TEST_F(SilentScheduler, WhyNoJobDidAnythingIsKept) {
   const auto submitted = run(
@@ -166,6 +183,9 @@ TEST_F(SilentScheduler, WhyASubmissionWasRefusedIsKept) {
   const auto status = run(about_run({"status"}));
   EXPECT_THAT(status.out, AllOf(HasSubstr("stopped, 0 of 4 items ok"), HasSubstr("reason: "),
                                 HasSubstr("invalid partition specified: debug")));
+  const auto waited = run(about_run({"wait"}));
+  EXPECT_EQ(waited.exit_code, 6) << waited.out;
+  EXPECT_THAT(waited.err, HasSubstr("invalid partition specified: debug"));
   const Json json = parse_json(run(about_run({"status", "--json"})).out, "status");
   EXPECT_THAT(json["reason"].get<std::string>(), HasSubstr("invalid partition"));
 }

@@ -139,6 +139,21 @@ TEST_F(AsyncMap, AJournalThatIsTakenAwayUnderARunEndsItWithFourAndTheSameCommand
   EXPECT_EQ(count_items(out_).ok, 3U);
 }
 
+// The items let the folder be renamed; while it is away nothing in it can be found.
+TEST_F(AsyncMap, AFolderThatIsRenamedAndPutBackSaysWhyItsWorkersLeft) {
+  ASSERT_EQ(map(out_, "100000", {"sh", "-c", "sleep 0.02; echo {}"}, "n_workers: 2").exit_code, 0);
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 5; }));
+  const fs::path away = folder_.path() / "away";
+  fs::rename(out_, away);
+  ASSERT_TRUE(wait_until([&] { return workers().empty(); }));
+  fs::rename(away, out_);
+  const auto waited = tutti({"wait", out_.string()});
+  EXPECT_EQ(waited.exit_code, 4) << waited.out << waited.err;
+  EXPECT_THAT(waited.err, HasSubstr("was renamed to " + away.string()));
+  const auto status = tutti({"status", out_.string()});
+  EXPECT_THAT(status.out, HasSubstr("reason: " + out_.string() + " was renamed to"));
+}
+
 TEST_F(AsyncMap, AFailingItemStopsTheRunOrIsSkipped) {
   const std::vector<std::string> command = {"sh", "-c", "echo oops >&2; test {} != 7"};
   ASSERT_EQ(map(out_, "50", command, "n_workers: 2\non_error: skip").exit_code, 0);

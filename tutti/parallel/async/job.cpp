@@ -202,6 +202,7 @@ std::string WorkerNote::to_text() const {
   json["leaving"] = leaving;
   json["left"] = left;
   if (!error.empty()) json["error"] = error;
+  if (exit_code != 0) json["exit_code"] = exit_code;
   return to_json_line(json) + "\n";
 }
 
@@ -239,6 +240,7 @@ std::optional<WorkerNote> read_worker_note(const fs::path& folder, const std::st
   note.leaving = json->value("leaving", false);
   note.left = json->value("left", false);
   note.error = json->value("error", "");
+  note.exit_code = json->value("exit_code", 0);
   return note;
 }
 

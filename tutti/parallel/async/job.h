@@ -89,7 +89,8 @@ struct WorkerNote {
   std::uint64_t rss_bytes = 0;
   bool leaving = false;  // does nothing more but say so
   bool left = false;
-  std::string error;  // why the env could not be built
+  std::string error;  // why the env could not be built, or the worker could not go on
+  int exit_code = 0;  // of what ended it, where it could not go on
 
   std::string to_text() const;
   // Exact for processes of this machine; of others by the change of their beat since earlier looks

@@ -12,6 +12,7 @@
 #include "tutti/parallel/async/claims.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/async/worker.h"
+#include "tutti/parallel/folder/last_words.h"
 #include "tutti/parallel/folder/place.h"
 #include "tutti/parallel/run/run_state.h"
 #include "tutti/parallel/worker/item_processes.h"
@@ -34,7 +35,8 @@ class AsyncLink {
         options_(options),
         folder_(async_folder(options.run_folder)),
         job_(AsyncJob::read(folder_)),
-        item_timeout_s_(job_.spec.item_timeout_s) {
+        item_timeout_s_(job_.spec.item_timeout_s),
+        last_words_(worker_note_path(folder_, options.async_name)) {
     if (job_.generation != options.async_generation)
       throw IoError("this job was submitted for an earlier run in the folder");
     note_.name = options.async_name;
@@ -81,6 +83,18 @@ class AsyncLink {
     }
     take_output();
     return go();
+  }
+
+  // The folder is gone, renamed or full: what we hold is free for others, and why we left is known to
+  // who finds nobody there. In our own note, as no new file may come to be.
+  void give_up(const std::exception& error) noexcept try {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    note_.error = first_line(error.what());
+    note_.exit_code = static_cast<int>(known != nullptr ? known->exit_code() : ExitCode::kIo);
+    note_.left = true;
+    ++note_.beat;
+    last_words_.say(note_.to_text());
+  } catch (const std::exception&) {  // then nothing is said
   }
 
  private:
@@ -304,6 +318,7 @@ class AsyncLink {
   std::vector<Place> places_;  // what must still be there when something is written
   std::unique_ptr<Claims> claims_;
   WorkerNote note_;
+  const LastWords last_words_;  // over the note
   SteadyClock::time_point last_beat_;
   SteadyClock::time_point next_look_{};  // for work, while there is none
   bool ready_ = false;
@@ -318,10 +333,11 @@ class AsyncLink {
 }  // namespace
 
 int run_async_link(WorkerState& state, const WorkerOptions& options) {
+  std::optional<AsyncLink> link;
   try {
-    return AsyncLink(state, options).run();
+    return link.emplace(state, options).run();
   } catch (const std::exception& error) {
-    // The folder is gone or full. What we hold is taken over when our heartbeat is old.
+    if (link) link->give_up(error);
     log::error("worker {}: {}", options.id, error.what());
     std::fflush(nullptr);
     ::_exit(static_cast<int>(ExitCode::kIo));

@@ -151,12 +151,14 @@ void refuse_if_none_can_run(Backend& backend, const std::vector<JobStatus>& jobs
 }
 
 void withdraw(RunFolder& folder, Backend* backend, ShortPatience& scheduler,
-              const std::function<Json(std::uint64_t)>& item_of, std::string_view reason) {
+              const std::function<Json(std::uint64_t)>& item_of, const std::exception& error) {
   scheduler.ignore_signals();
   scheduler.patient(false);
   if (backend != nullptr) backend->cancel();  // what was accepted before the refusal
   remove_async(folder.path());
-  folder.stop(item_of, reason);
+  const auto* refused = dynamic_cast<const SchedulerError*>(&error);
+  folder.stop(item_of, error.what(),
+              refused != nullptr ? static_cast<int>(refused->exit_code()) : 0);
 }
 
 }  // namespace
@@ -206,8 +208,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
     // A refused submission leaves the folder as it was, but for the reason. After a signal jobs that
     // are noted go on without us.
     if (jobs.empty() || dynamic_cast<const Cancelled*>(&error) == nullptr)
-      withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices),
-               error.what());
+      withdraw(folder, backend.get(), scheduler, make_item_of(run.item_names, indices), error);
     throw;
   }
   return jobs;
@@ -257,15 +258,27 @@ void look_at_jobs(const fs::path& output_folder, const AsyncJob& job, CommandRun
   state.unanswered = backend->unanswered();
 }
 
+// Workers of other hosts that nobody has watched: those whose jobs have ended are gone.
+void drop_ended(const fs::path& output_folder, const AsyncJob& job, CommandRunner& runner,
+                std::vector<WorkerNote>& workers) {
+  AsyncState known;
+  look_at_jobs(output_folder, job, runner, known);
+  std::set<std::string> ended;
+  for (const JobStatus& one : known.ended) ended.insert(one.job_id);
+  std::erase_if(workers, [&](const WorkerNote& note) { return ended.contains(note.job_id); });
+}
+
 AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job, bool ask_scheduler,
-                             BeatWatch& watch, CommandRunner& runner) {
+                             BeatWatch& watch, bool only_look, CommandRunner& runner) {
   const fs::path folder = async_folder(output_folder);
   AsyncState state;
   const auto stop = stop_requested(folder);
   bool any_note = false;
   bool any_seen_alive = false;
+  std::optional<WorkerNote> gave_up;  // the first that could not go on
   for (WorkerNote& note : read_worker_notes(folder)) {
     any_note = true;
+    if (note.exit_code != 0 && !gave_up) gave_up = note;
     state.coming_back = state.coming_back || note.comes_back();
     // One that was stopped will not hear of the run's end before it is woken; then it leaves.
     if (stop && note.process.stands_still()) continue;
@@ -273,6 +286,9 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
     any_seen_alive = any_seen_alive || sign == BeatWatch::Sign::kAlive;
     if (sign != BeatWatch::Sign::kDead) state.workers.push_back(std::move(note));
   }
+  if (only_look && !any_seen_alive && !state.workers.empty() && ask_scheduler &&
+      !is_local(job.settings))
+    drop_ended(output_folder, job, runner, state.workers);
   state.sure = any_seen_alive || state.workers.empty();
   // Thousands of claims are read only when the answer matters.
   if (state.workers.empty() && !state.coming_back) state.all_pieces_done = pieces_done(folder, job);
@@ -298,6 +314,10 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
     } else {
       state.state = stop || written == "stopped" ? "stopped" : "died";
+      if (!stop && gave_up) {
+        state.reason = gave_up->error;
+        state.exit_code = gave_up->exit_code;
+      }
       if (state.reason.empty() && failed != state.ended.end())
         state.reason = fmt::format("job {}: {}", failed->job_id, failed->reason);
     }
@@ -318,8 +338,9 @@ std::optional<AsyncState> async_state(const fs::path& output_folder, bool ask_sc
   BeatWatch first_look(kWatch);
   for (int look = 0;; ++look) {
     const auto before = signs_of_life(output_folder);
-    AsyncState state = state_at_one_look(output_folder, job, ask_scheduler,
-                                         watch != nullptr ? *watch : first_look, runner);
+    AsyncState state =
+        state_at_one_look(output_folder, job, ask_scheduler, watch != nullptr ? *watch : first_look,
+                          watch == nullptr, runner);
     if (state.state != "died" || look == 9 || signs_of_life(output_folder) == before) return state;
   }
 }
@@ -355,8 +376,8 @@ FolderCounts write_async_results(const fs::path& output_folder, const AsyncJob& 
   return counts;
 }
 
-void settle_async(const fs::path& output_folder, CommandRunner& runner) {
-  const auto state = async_state(output_folder, false);
+void settle_async(const fs::path& output_folder, BeatWatch* watch, CommandRunner& runner) {
+  const auto state = async_state(output_folder, false, watch);
   if (!state || !state->workers.empty() || state->coming_back || state->state == "done") return;
   const AsyncJob job = AsyncJob::read(async_folder(output_folder));
   remove_leftovers(output_folder);  // nobody is at work

@@ -52,8 +52,10 @@ struct AsyncState {
   bool all_pieces_done = false;     // looked at only when nobody works any more
   bool sure = true;  // false: those alive are of other hosts, and only one look was had at them
 };
-// Empty when the folder has no asynchronous run. `ask_scheduler`: only when no worker is alive.
-// `watch` remembers earlier looks, for workers of other hosts; null: this is the only one.
+// Empty when the folder has no asynchronous run. `ask_scheduler`: only when no worker is alive, or none
+// is seen to be.
+// `watch` remembers earlier looks, for workers of other hosts; null: this is the only one, and the
+// scheduler tells which of them have ended.
 std::optional<AsyncState> async_state(const std::filesystem::path& output_folder,
                                       bool ask_scheduler, BeatWatch* watch = nullptr,
                                       CommandRunner& runner = CommandRunner::system());
@@ -61,7 +63,8 @@ std::optional<AsyncState> async_state(const std::filesystem::path& output_folder
 // Does what a run that is over still lacks, because whoever should have done it was killed at the
 // wrong moment or stands still: the results when all pieces are done, else the last word, and jobs
 // that nobody needs any more out of the queue. Nothing while anybody works.
-void settle_async(const std::filesystem::path& output_folder,
+// `watch`: as async_state.
+void settle_async(const std::filesystem::path& output_folder, BeatWatch* watch = nullptr,
                   CommandRunner& runner = CommandRunner::system());
 // Writes results.jsonl and the manifest. REQUIRES: all pieces are done.
 FolderCounts write_async_results(const std::filesystem::path& output_folder, const AsyncJob& job);

@@ -419,11 +419,12 @@ std::string RunFolder::began_elsewhere() const {
 }
 
 void RunFolder::write_manifest(const std::string& state, const FolderCounts& counts,
-                               std::string_view reason) const {
+                               std::string_view reason, int exit_code) const {
   Json manifest;
   manifest["version"] = 1;
   manifest["state"] = state;
   if (!reason.empty()) manifest["reason"] = reason.substr(0, reason.find('\n'));
+  if (exit_code != 0) manifest["exit_code"] = exit_code;
   manifest["created"] = created_;
   manifest["began_in"] = bytes_to_json(began_in_);
   manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
@@ -440,7 +441,7 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
 void update_manifest(const fs::path& folder, const std::string& state, const FolderCounts& counts) {
   Json manifest = read_manifest(folder);
   manifest["state"] = state;
-  manifest.erase("reason");  // of an earlier stop
+  for (const char* key : {"reason", "exit_code"}) manifest.erase(key);  // of an earlier stop
   manifest["updated"] = utc_timestamp(Clock::system().unix_seconds());
   manifest["ok"] = counts.ok;
   manifest["failed"] = counts.failed;
@@ -468,15 +469,15 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
   return counts;
 }
 
-void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of,
-                     std::string_view reason) noexcept {
+void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of, std::string_view reason,
+                     int exit_code) noexcept {
   try {
     check_places();
     lock_->check();  // another driver's manifest is not ours to write
     if (set_aside_ && live_.ok + live_.failed == 0) return put_old_results_back();
     journal_->flush();
     journal_->sync();
-    write_manifest("stopped", live_, reason);
+    write_manifest("stopped", live_, reason, exit_code);
     if (live_.failed > 0) write_results(path_, hash(), indices_, item_of, nullptr, true);
     std::error_code ignored;
     fs::remove(path_ / "status.json", ignored);

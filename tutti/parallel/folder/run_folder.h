@@ -74,15 +74,16 @@ class RunFolder {
   FolderCounts finish(const std::function<Json(std::uint64_t)>& item_of,
                       const std::function<void(std::uint64_t, const Json&)>& each);
   // Leaves a resumable folder (with failed.jsonl, so that the reason is there to read). Never
-  // throws: it runs on every way out. The first line of `reason` goes into the manifest.
-  void stop(const std::function<Json(std::uint64_t)>& item_of,
-            std::string_view reason = "") noexcept;
+  // throws: it runs on every way out. The first line of `reason` goes into the manifest, and `exit_code`
+  // unless it is 0: what `tutti wait` ends with.
+  void stop(const std::function<Json(std::uint64_t)>& item_of, std::string_view reason = "",
+            int exit_code = 0) noexcept;
   // The working folder in which the run was begun, where that was not this process's. Else empty.
   std::string began_elsewhere() const;
 
  private:
   void write_manifest(const std::string& state, const FolderCounts& counts,
-                      std::string_view reason = "") const;
+                      std::string_view reason = "", int exit_code = 0) const;
   void start_over(const std::string& why, bool keep_old);
   void put_old_results_back();
   void keep_records_of(std::uint64_t old_hash);
