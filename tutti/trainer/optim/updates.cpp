@@ -169,7 +169,7 @@ bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& u
 #endif
 
 // False where torch has no such kernel.
-bool apply_at_once(const OptimizerOptions& o, std::vector<AdamUpdate>& updates) {
+bool apply_at_once([[maybe_unused]] const OptimizerOptions& o, std::vector<AdamUpdate>& updates) {
   if (!updates[0].parameter.is_cuda()) return false;
 #ifdef TUTTI_WITH_CUDA_KERNELS
   if (!o.amsgrad && apply_with_our_kernel(o, updates)) return true;
