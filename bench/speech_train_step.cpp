@@ -10,7 +10,7 @@
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/decoding/ctc_search.h"
 #include "tutti/speech/models/asr_model.h"
-#include "tutti/trainer/processor.h"
+#include "tutti/trainer/cpu/processor.h"
 
 namespace {
 

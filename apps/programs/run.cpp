@@ -13,7 +13,7 @@
 #include "tutti/parallel/worker/worker.h"
 #include "tutti/systems/stage.h"
 #include "tutti/systems/transcribe/transcribe.h"
-#include "tutti/trainer/processor.h"
+#include "tutti/trainer/cpu/processor.h"
 
 namespace {
 

@@ -24,7 +24,7 @@
 #include "tutti/systems/preprocess.h"
 #include "tutti/trainer/checkpoint/pth.h"
 #include "tutti/trainer/checkpoint/safetensors.h"
-#include "tutti/trainer/processor.h"
+#include "tutti/trainer/cpu/processor.h"
 
 namespace tutti::systems {
 namespace {

@@ -22,10 +22,10 @@
 #include "tutti/systems/training/planned_source.h"
 #include "tutti/systems/training/spelling.h"
 #include "tutti/systems/training/training_model.h"
+#include "tutti/trainer/cpu/processor.h"
 #include "tutti/trainer/device_feed.h"
 #include "tutti/trainer/from_config.h"
 #include "tutti/trainer/preemption.h"
-#include "tutti/trainer/processor.h"
 #include "tutti/trainer/world.h"
 
 namespace tutti::systems {

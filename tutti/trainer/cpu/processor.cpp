@@ -1,4 +1,4 @@
-#include "tutti/trainer/processor.h"
+#include "tutti/trainer/cpu/processor.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
