@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #if defined(__x86_64__)
@@ -84,7 +83,7 @@ std::string onednn_limit() {
 
 bool onednn_limit_excludes_bf16() {
   const std::string limit = onednn_limit();
-  const std::string value = limit.substr(std::min(limit.find('=') + 1, limit.size()));
+  const std::string value = limit.substr(limit.find('=') + 1);
   return value.starts_with("SSE") || value == "AVX" || value.starts_with("AVX2");
 }
 

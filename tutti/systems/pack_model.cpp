@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -21,6 +20,7 @@
 #include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
 #include "tutti/systems/stages.h"
+#include "tutti/trainer/checkpoint/best_lists.h"
 
 namespace tutti::systems {
 namespace {
@@ -46,8 +46,8 @@ fs::path best_weights(const StageContext& context, const config::Node& trained,
     }
   }
   const config::Node criterion = trained["best_model_criterion"][0];
-  std::string metric = criterion[0].value_or<std::string>("valid/loss");
-  std::replace(metric.begin(), metric.end(), '/', '.');
+  const std::string metric =
+      trainer::metric_file_name(criterion[0].value_or<std::string>("valid/loss"));
   const fs::path average =
       exp_dir / fmt::format("{}.ave_{}best.safetensors", metric, criterion[1].value_or(1));
   renew_average(average);

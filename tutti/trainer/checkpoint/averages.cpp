@@ -16,12 +16,6 @@ namespace tutti::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-std::vector<BestEntry> taken(const AverageOf& wanted, std::vector<BestEntry> list) {
-  if (wanted.most > 0 && static_cast<std::size_t>(wanted.most) < list.size())
-    list.resize(static_cast<std::size_t>(wanted.most));
-  return list;
-}
-
 Json names_and_sums(const std::vector<BestEntry>& entries) {
   Json out = Json::array();
   for (const BestEntry& entry : entries)
@@ -87,6 +81,12 @@ void renew_by(const fs::path& folder, const BestLists& best) {
 }
 
 }  // namespace
+
+std::vector<BestEntry> taken(const AverageOf& wanted, std::vector<BestEntry> list) {
+  if (wanted.most > 0 && static_cast<std::size_t>(wanted.most) < list.size())
+    list.resize(static_cast<std::size_t>(wanted.most));
+  return list;
+}
 
 fs::path write_average(const fs::path& folder, const AverageOf& wanted,
                        const std::vector<BestEntry>& list) {

@@ -15,6 +15,9 @@ struct AverageOf {
   int most = 0;      // so many of it; 0: all
 };
 
+// Those of a list that the average is of.
+std::vector<BestEntry> taken(const AverageOf& wanted, std::vector<BestEntry> list);
+
 // Weights that are damaged are left out, with a warning. Returns the file without its ending; empty
 // if the list is. Throws DataError when none can be used, IoError.
 std::filesystem::path write_average(const std::filesystem::path& folder, const AverageOf& wanted,

@@ -165,13 +165,11 @@ class CheckpointStore::Impl {
     for (std::size_t i = 0; i < options_.criteria.size(); ++i) {
       const auto list = best_.find(list_name(i));
       if (list == best_.end()) continue;
-      const std::size_t most = static_cast<std::size_t>(std::max(0, options_.average_best));
-      const std::size_t count =
-          most > 0 ? std::min(most, list->second.size()) : list->second.size();
+      const AverageOf wanted{list->first, options_.average_best};
       // Of as many by the same metric, the first criterion's has the name.
-      if (!names.emplace(options_.criteria[i].metric, count).second) continue;
-      const fs::path base =
-          write_average(folder_, {list->first, options_.average_best}, list->second);
+      if (!names.emplace(options_.criteria[i].metric, taken(wanted, list->second).size()).second)
+        continue;
+      const fs::path base = write_average(folder_, wanted, list->second);
       if (base.empty()) continue;
       written.push_back(base.string() + ".safetensors");
       written.push_back(base.string() + ".pth");
