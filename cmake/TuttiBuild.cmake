@@ -191,10 +191,10 @@ function(tutti_uses_python target)
   target_compile_definitions(${target} PRIVATE TUTTI_PYTHON="${TUTTI_PYTHON}")
 endfunction()
 
-# tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] [SERIAL] SOURCES ... LIBS ... [PROPERTIES ...])
-# One executable, one ctest entry per gtest case; SERIAL entries never run beside another test; PROPERTIES go to every entry.
+# tutti_add_tests(NAME [TORCH] [LABEL unit|dist|cluster|e2e|gpu] [TIMEOUT s] SOURCES ... LIBS ... [PROPERTIES ...])
+# One executable, one ctest entry per gtest case; PROPERTIES go to every entry. Any two may run beside each other.
 function(tutti_add_tests name)
-  cmake_parse_arguments(T "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(T "TORCH" "LABEL;TIMEOUT" "SOURCES;LIBS;PROPERTIES" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE tutti_flags ${T_LIBS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TUTTI_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
@@ -212,10 +212,6 @@ function(tutti_add_tests name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  set(serial OFF)
-  if(T_SERIAL)
-    set(serial ON)
-  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
-                       RUN_SERIAL ${serial} ${T_PROPERTIES})
+                       ${T_PROPERTIES})
 endfunction()
