@@ -107,6 +107,71 @@ TEST_F(Scheduler, WhenNoNodeWorksTheRunEndsWithTheNodesAndTheirWords) {
   EXPECT_THAT(result.err, HasSubstr("starts of workers failed: node1"));
 }
 
+// A login profile that waits for a lock: the walltime is over before the worker begins.
+TEST_F(Scheduler, JobsThatEndBeforeTheirWorkersBeginEndTheRun) {
+  write_file_atomic(state_ / "timelimit", "1");
+  const auto result =
+      run(command(10, 1, "echo {}", ", job_script_prologue: ['exec sleep 1000 # a lock']"));
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_EQ(num_submissions(), 3);
+  EXPECT_THAT(result.err, HasSubstr("warning: worker 0 never began: its job 101 is over (TIMEOUT"));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("no worker came up, 3 starts of workers failed"),
+                    HasSubstr("their jobs ran for"), HasSubstr("says nothing"), HasSubstr("103"),
+                    HasSubstr("login profile"), HasSubstr("parallel.options.walltime")));
+  const auto status = run(about_run({"status"}));
+  EXPECT_THAT(status.out, AllOf(HasSubstr("stopped"), HasSubstr("reason: no worker came up")));
+  EXPECT_EQ(run(about_run({"wait"})).exit_code, 6);
+}
+
+TEST_F(Scheduler, JobsThatEndWithoutAnErrorBeforeTheirWorkersBeginEndTheRun) {
+  const auto result = run(command(10, 1, "echo {}", ", job_script_prologue: ['exit 0']"));
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_EQ(num_submissions(), 3);
+  EXPECT_THAT(result.err, HasSubstr("worker 0 never began: its job 101 is over"));
+}
+
+// The start-up leaves the worker no time to do anything: it says hello and has to go.
+TEST_F(Scheduler, WorkersWhoseTimeIsUpWhenTheyBeginEndTheRun) {
+  const auto result =
+      run(command(10, 1, "echo {}",
+                  ", job_extra_directives: ['--time=00:00:20'], drain_margin: 15, "
+                  "job_script_prologue: ['tutti_started=$((tutti_started - 20))']"));
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("left before it was ready (walltime)"),
+                                HasSubstr("no worker came up"), HasSubstr("login profile"),
+                                Not(HasSubstr("item 0"))));
+}
+
+TEST_F(Scheduler, AnAsynchronousRunSaysThatItsJobsEndedBeforeTheirWorkersBegan) {
+  write_file_atomic(state_ / "timelimit", "1");
+  const auto submitted = run(
+      command(10, 2, "echo {}", ", job_script_prologue: ['exec sleep 1000']", "  async: true\n"));
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
+  const auto waited = run(about_run({"wait"}));
+  EXPECT_EQ(waited.exit_code, 6) << waited.out << waited.err;
+  EXPECT_THAT(
+      waited.err,
+      AllOf(HasSubstr("reason: 2 jobs ended before their workers were ready, the last one: job "
+                      "101_1: TIMEOUT"),
+            HasSubstr("says nothing"), HasSubstr("walltime"), HasSubstr("login profile")));
+  EXPECT_THAT(run(about_run({"status"})).out,
+              HasSubstr("2 jobs ended before their workers were ready"));
+}
+
+// Somebody takes jobs that wait out of the queue: no start.
+TEST_F(Scheduler, AJobThatWaitsIsNoStartThatCameToNothing) {
+  behave("pending");
+  Process driver = start(command(10, 2, "echo {}"));
+  ASSERT_TRUE(happens("101_1.pending")) << story();
+  ASSERT_TRUE(wait_until([&] {
+    return run(about_run({"status"})).out.find("2 jobs wait") != std::string::npos;
+  })) << story();
+  EXPECT_EQ(num_submissions(), 1) << story();
+  ::kill(driver.pid(), SIGTERM);
+  EXPECT_EQ(driver.wait().exit_code, 85) << story();
+}
+
 TEST_F(Scheduler, AJobThatIsHeldDoesNotStayInTheQueueWhenAnAsynchronousRunIsDone) {
   behave("hold");
   write_file_atomic(state_ / "reason", "JobHeldAdmin");

@@ -153,14 +153,15 @@ TEST_F(SilentScheduler, WhyNoJobDidAnythingIsKept) {
   ASSERT_EQ(submitted.exit_code, 0) << submitted.err;
   behave("go");
   const auto waited = run(about_run({"wait"}));
-  EXPECT_EQ(waited.exit_code, 85) << waited.out << waited.err;
+  EXPECT_EQ(waited.exit_code, 6) << waited.out << waited.err;
   EXPECT_THAT(waited.err, AllOf(HasSubstr("job 101_0  failed"), HasSubstr("no disk today")));
   // The scheduler knows nothing of them any more.
   for (const char* job : {"101_0", "101_1"}) behave_again(job + std::string(".script"));
   const auto status = run(about_run({"status"}));
   EXPECT_EQ(status.exit_code, 0);
   EXPECT_THAT(status.out,
-              AllOf(HasSubstr("died, 0 of 4 items ok"), HasSubstr("reason: job 101_0: FAILED"),
+              AllOf(HasSubstr("died, 0 of 4 items ok"),
+                    HasSubstr("reason: 2 jobs ended before their workers were ready"),
                     HasSubstr("job 101_1  failed  FAILED"), HasSubstr("| no disk today")));
   const Json json = parse_json(run(about_run({"status", "--json"})).out, "status");
   EXPECT_EQ(json["async"]["jobs"].size(), 2U);

@@ -125,6 +125,30 @@ std::string last_words(const fs::path& log) {
              : fmt::format("; {} ends with: {}", log.string(), tail.substr(tail.rfind('\n') + 1));
 }
 
+// Jobs that began and were over before a worker of theirs was ready; empty: there are none.
+std::string about_stillborn(const std::vector<JobStatus>& ended,
+                            const std::vector<WorkerNote>& workers) {
+  std::vector<const JobStatus*> stillborn;
+  for (const JobStatus& job : ended) {
+    std::error_code none;  // no log: it was taken out of the queue
+    if (fs::exists(job.log, none) &&
+        std::none_of(workers.begin(), workers.end(), [&](const WorkerNote& note) {
+          return note.phase != "building" &&
+                 std::count(job.worker_ids.begin(), job.worker_ids.end(), note.id) > 0;
+        }))
+      stillborn.push_back(&job);
+  }
+  if (stillborn.empty()) return "";
+  const JobStatus& last = *stillborn.back();
+  const std::string words = last_words(last.log);
+  return fmt::format("{} ended before {} ready, the last one: job {}: {}{}; {}",
+                     stillborn.size() == 1 ? "a job" : fmt::format("{} jobs", stillborn.size()),
+                     stillborn.size() == 1 ? "its worker was" : "their workers were", last.job_id,
+                     last.reason.empty() ? "it ended without an error" : last.reason,
+                     words.empty() ? fmt::format("; {} says nothing", last.log.string()) : words,
+                     kStillbornAdvice);
+}
+
 // Some refusals come after the submission: one look, as nobody else will.
 void refuse_if_none_can_run(Backend& backend, const std::vector<JobStatus>& jobs,
                             const fs::path& output_folder) {
@@ -273,18 +297,17 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
   const fs::path folder = async_folder(output_folder);
   AsyncState state;
   const auto stop = stop_requested(folder);
-  bool any_note = false;
   bool any_seen_alive = false;
   std::optional<WorkerNote> gave_up;  // the first that could not go on
-  for (WorkerNote& note : read_worker_notes(folder)) {
-    any_note = true;
+  const std::vector<WorkerNote> notes = read_worker_notes(folder);
+  for (const WorkerNote& note : notes) {
     if (note.exit_code != 0 && !gave_up) gave_up = note;
     state.coming_back = state.coming_back || note.comes_back();
     // One that was stopped will not hear of the run's end before it is woken; then it leaves.
     if (stop && note.process.stands_still()) continue;
     const auto sign = note.sign_of_life(watch);
     any_seen_alive = any_seen_alive || sign == BeatWatch::Sign::kAlive;
-    if (sign != BeatWatch::Sign::kDead) state.workers.push_back(std::move(note));
+    if (sign != BeatWatch::Sign::kDead) state.workers.push_back(note);
   }
   if (only_look && !any_seen_alive && !state.workers.empty() && ask_scheduler &&
       !is_local(job.settings))
@@ -307,8 +330,8 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
       return one.phase == JobPhase::kFailed;
     });
     const bool starts =
-        !any_note && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
-                      starts_here(output_folder, job));
+        notes.empty() && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
+                          starts_here(output_folder, job));
     if (!stop && (!state.jobs.empty() || starts)) {
       state.state = "queued";
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
@@ -317,6 +340,10 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
       if (!stop && gave_up) {
         state.reason = gave_up->error;
         state.exit_code = gave_up->exit_code;
+      }
+      if (state.reason.empty()) {
+        state.reason = about_stillborn(state.ended, notes);
+        if (!state.reason.empty()) state.exit_code = static_cast<int>(ExitCode::kScheduler);
       }
       if (state.reason.empty() && failed != state.ended.end())
         state.reason = fmt::format("job {}: {}", failed->job_id, failed->reason);

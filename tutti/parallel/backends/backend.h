@@ -58,8 +58,15 @@ struct JobStatus {
   std::filesystem::path log;    // where its output goes; may not exist yet
   std::vector<int> worker_ids;  // the workers this job holds, numbered from 0 over the run
   bool preempted = false;       // ended by the scheduler's will (preemption, walltime): no strike
+  bool host_away = false;       // nobody could be reached there; it may come back (ssh)
   std::string node;             // where it runs or ran, where the scheduler says so
 };
+
+// What to look at where jobs end before their workers begin.
+inline constexpr char kStillbornAdvice[] =
+    "look into the log and at what a job does before its worker begins: a login profile "
+    "(~/.bash_profile, ~/.profile, /etc/profile) or job_script_prologue that waits or fails, a "
+    "parallel.options.walltime that is over by then, a node without the program or the run folder";
 
 // What `tutti parallel script` prints.
 struct ScriptPreview {

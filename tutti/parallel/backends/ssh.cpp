@@ -132,7 +132,8 @@ class SshBackend final : public Backend {
                             words);
       out.push_back(status(job, JobPhase::kFailed, std::move(reason)));
       // A lost connection is the network's or the host's doing, not the item's.
-      out.back().preempted = ended->exit_code == 255 || job.cancelled;
+      out.back().host_away = ended->exit_code == 255;
+      out.back().preempted = out.back().host_away || job.cancelled;
     }
     std::erase_if(jobs_, [](const Job& job) { return job.over; });
     return out;

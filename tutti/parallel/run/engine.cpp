@@ -224,9 +224,9 @@ void Engine::handle(int id, std::string bytes) {
     dispatcher_.on_released(*worker, *released);
   } else if (const auto* trouble = std::get_if<wire::Trouble>(&*message)) {
     dispatcher_.on_trouble(*worker, *trouble, *pool_);
-  } else if (std::holds_alternative<wire::Bye>(*message)) {
+  } else if (const auto* bye = std::get_if<wire::Bye>(&*message)) {
     worker->overran = worker->overrun_by_one_item(steady_clock::now());
-    worker->said_bye = true;
+    pool_->on_bye(*worker, bye->reason);
     if (worker->overran)
       dispatcher_.on_lost(*worker, true, *pool_);
     else

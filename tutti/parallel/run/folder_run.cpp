@@ -31,6 +31,9 @@ FolderRunResult run_in_folder(RunFolder& folder, const std::function<Client&()>&
                   fmt::format("{}: {}", by_user ? "Ctrl-C" : "SIGTERM, as tutti cancel sends it",
                               stopped.what()));
       throw;
+    } catch (const Error& error) {
+      folder.stop(options.item_of, error.what(), static_cast<int>(error.exit_code()));
+      throw;
     } catch (const std::exception& error) {
       folder.stop(options.item_of, error.what());
       throw;

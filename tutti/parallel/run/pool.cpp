@@ -48,6 +48,18 @@ std::string node_of(const PoolWorker& worker) {
   return !worker.job.node.empty() ? worker.job.node : worker.host.substr(0, worker.host.find('.'));
 }
 
+// By what was seen of its job up to now, or up to the scheduler's word that it is over.
+std::optional<double> ran_s(const PoolWorker& worker) {
+  if (!worker.job_runs_since) return std::nullopt;
+  const SteadyTime end = worker.claim ? worker.claim->at : steady_clock::now();
+  return seconds(end - *worker.job_runs_since);
+}
+
+std::string ran_for(const PoolWorker& worker) {
+  const auto ran = ran_s(worker);
+  return ran ? fmt::format("; the job ran for {}", format_duration(*ran)) : "";
+}
+
 }  // namespace
 
 Pool::Pool(Options options, DriverSocket& socket, Mailbox& mailbox, PoolListener& listener,
@@ -247,11 +259,26 @@ void Pool::on_env_failed(PoolWorker& worker, std::uint32_t exit_code, std::strin
   worker.said_bye = true;
   send(worker, wire::encode(wire::Stop{}));
   not_before_ = std::max(not_before_, steady_clock::now() + milliseconds(50));
-  StartLedger::Failure failure{.node = node_of(worker),
-                               .what = fmt::format("worker {} on {}: building the env failed: {}",
-                                                   worker.id, worker.host, error),
-                               .exit_code = exit_code,
-                               .connected = true};
+  left_before_ready(worker, {.what = fmt::format("worker {} on {}: building the env failed: {}",
+                                                 worker.id, worker.host, error),
+                             .exit_code = exit_code});
+}
+
+void Pool::on_bye(PoolWorker& worker, std::string_view reason) {
+  const bool early = worker.phase == Phase::kConnected || worker.phase == Phase::kBuilding;
+  // Not told to by us: its job's time was up, and the next job will not do better.
+  if (early && !worker.said_bye && wanted_ > 0)
+    left_before_ready(
+        worker, {.what = fmt::format("worker {} on {} left before it was ready ({}){}", worker.id,
+                                     worker.host, reason, ran_for(worker)),
+                 .by_scheduler = true});
+  worker.said_bye = true;
+}
+
+void Pool::left_before_ready(const PoolWorker& worker, StartLedger::Failure failure) {
+  failure.node = node_of(worker);
+  failure.connected = true;
+  failure.ran_s = ran_s(worker);
   disk_.post([this, failure, log = worker.job.log] {
     std::string tail = tail_of(log);
     mailbox_.post([this, failure, tail = std::move(tail)]() mutable {
@@ -261,8 +288,12 @@ void Pool::on_env_failed(PoolWorker& worker, std::uint32_t exit_code, std::strin
   });
 }
 
+// What the scheduler ends may be a whole round of jobs at once (preemption): that must happen again.
 int Pool::failure_limit() const {
-  return std::max(options_.client.env_tries, std::min(20, options_.settings.n_workers / 10));
+  const int tries =
+      std::max(options_.client.env_tries, std::min(20, options_.settings.n_workers / 10));
+  if (ledger_.ended_by_scheduler_in_a_row() == 0) return tries;
+  return std::max(tries, wanted_ + std::min(2 * wanted_, 20));
 }
 
 void Pool::start_failed(StartLedger::Failure failure) {
@@ -284,11 +315,16 @@ void Pool::give_up_if_hopeless(SteadyTime now) {
     if (!queued || seconds(now - worker.started) < kSettling) return;
   }
   const StartLedger::Failure& last = ledger_.last();
-  const std::string text = fmt::format("no worker came up, {}; the last one: {}{}", ledger_.story(),
-                                       last.what, last.tail);
-  listener_.on_hopeless(!last.connected       ? std::make_exception_ptr(SchedulerError(text))
-                        : last.exit_code != 0 ? as_typed(last.exit_code, text)
-                                              : std::make_exception_ptr(TaskError(text)));
+  const std::string lifetimes = ledger_.lifetimes();
+  const std::string text =
+      fmt::format("no worker came up, {}{}; the last one: {}{}", ledger_.story(),
+                  lifetimes.empty() ? "" : fmt::format(" (their jobs ran for {})", lifetimes),
+                  last.what, last.tail);
+  listener_.on_hopeless(
+      last.exit_code != 0 ? as_typed(last.exit_code, text)
+      : last.by_scheduler || !last.connected
+          ? std::make_exception_ptr(SchedulerError(text, options_.local ? "" : kStillbornAdvice))
+          : std::make_exception_ptr(TaskError(text)));
 }
 
 // ---- what the scheduler says
@@ -319,13 +355,13 @@ void Pool::on_states(const std::vector<JobStatus>& jobs) {
       PoolWorker* worker = find(id);
       if (worker == nullptr) continue;
       if (job.phase == JobPhase::kRunning && !worker->job_runs_since) worker->job_runs_since = now;
+      if (job.phase == JobPhase::kPending) worker->job_runs_since.reset();
       if (job.phase == JobPhase::kPending && worker->pid != 0 &&
           seconds(now - worker->last_heard) > 2 * pulse_.beat_s && worker->phase != Phase::kDying) {
         // Put back into the queue: it will come again as another process.
         listener_.on_leases_void(*worker);
         worker->pid = 0;
         worker->phase = Phase::kStarting;
-        worker->job_runs_since.reset();
       }
       if (!over) continue;
       if (options_.local)
@@ -404,15 +440,19 @@ void Pool::end(PoolWorker& worker, std::string reason, bool blame) {
   if (worker.phase == Phase::kDying) return;
   worker.failed_start = !worker.said_bye && wanted_ > 0 &&
                         (worker.phase == Phase::kStarting || worker.phase == Phase::kBuilding) &&
-                        !(worker.claim && (worker.claim->job.preempted ||
-                                           worker.claim->job.phase == JobPhase::kVanished));
-  if (worker.failed_start)
-    reason = fmt::format(
-        "worker {}{} died while {}: {}", worker.id, worker.host.empty() ? "" : " on " + worker.host,
-        worker.phase == Phase::kStarting ? "starting" : "building its env", reason);
+                        !(worker.claim && worker.claim->job.host_away);
+  if (worker.failed_start && worker.phase == Phase::kStarting && worker.claim)
+    reason = fmt::format("worker {} never began: its job {} is over ({}){}", worker.id,
+                         worker.job.job_id, reason.empty() ? "it ended without an error" : reason,
+                         ran_for(worker));
+  else if (worker.failed_start)
+    reason = fmt::format("worker {}{} died while {}: {}{}", worker.id,
+                         worker.host.empty() ? "" : " on " + worker.host,
+                         worker.phase == Phase::kStarting ? "starting" : "building its env", reason,
+                         ran_for(worker));
+  worker.overran = !worker.said_bye && worker.overrun_by_one_item(worker.last_heard);
   worker.phase = Phase::kDying;
   worker.reason = std::move(reason);
-  worker.overran = !worker.said_bye && worker.overrun_by_one_item(worker.last_heard);
   worker.blame = (blame || worker.overran) && !worker.said_bye && worker.heard_since_gap;
   worker.bury_at = steady_clock::now() + milliseconds(15);  // its last results may be on their way
   examine(worker);
@@ -458,11 +498,17 @@ void Pool::bury(PoolWorker& worker) {
   worker.report.busy_s = static_cast<double>(worker.busy_ns) * 1e-9;
   worker.report.up_s = seconds(steady_clock::now() - std::max(worker.started, run_began_));
   past_workers_.push_back(worker.report);
-  if (worker.failed_start)
+  if (worker.failed_start) {
+    const bool silent = worker.log_tail.empty() && !worker.job.log.empty();
     start_failed({.node = node_of(worker),
                   .what = worker.reason,
-                  .tail = worker.log_tail,
-                  .connected = worker.pid != 0});
+                  .tail = silent ? fmt::format("\n  {} says nothing", worker.job.log.string())
+                                 : worker.log_tail,
+                  .connected = worker.pid != 0,
+                  .by_scheduler = worker.claim && (worker.claim->job.preempted ||
+                                                   worker.claim->job.phase == JobPhase::kVanished),
+                  .ran_s = ran_s(worker)});
+  }
   listener_.on_lost(worker, worker.blame);
 }
 

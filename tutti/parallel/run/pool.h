@@ -10,6 +10,7 @@
 // calls tick() and the on_ functions and never waits. Internal to the room.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -73,9 +74,11 @@ struct PoolWorker {
   std::optional<RunningItem> running;
 
   // Its job was ended by the walltime, and one item had most of the job's time: the next job will not
-  // do better. An item that only began late is nobody's fault.
+  // do better. An item that only began late is nobody's fault, nor is one in a job that had no time.
   bool overrun_by_one_item(SteadyTime now) const noexcept {
-    return time_nearly_up && now - last_result > (now - connected) / 2;
+    return time_nearly_up && phase == Phase::kReady &&
+           now - last_result >
+               std::max<SteadyTime::duration>((now - connected) / 2, std::chrono::seconds(1));
   }
   bool talks() const noexcept {
     return phase != Phase::kStarting && phase != Phase::kDying && !said_bye;
@@ -122,6 +125,7 @@ class Pool {
   PoolWorker* heard(int id);
   void on_env_ready(PoolWorker& worker, double build_s);
   void on_env_failed(PoolWorker& worker, std::uint32_t exit_code, std::string_view error);
+  void on_bye(PoolWorker& worker, std::string_view reason);
   // Takes the worker out; its leases come back by on_lost.
   void end(PoolWorker& worker, std::string reason, bool blame);
   void cancel_job(const PoolWorker& worker);
@@ -153,6 +157,7 @@ class Pool {
   void bury_the_dead(SteadyTime now);
   void bury(PoolWorker& worker);
   void start_failed(StartLedger::Failure failure);
+  void left_before_ready(const PoolWorker& worker, StartLedger::Failure failure);
   void give_up_if_hopeless(SteadyTime now);
   void ping(SteadyTime now);
   int failure_limit() const;

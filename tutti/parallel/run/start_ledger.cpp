@@ -4,11 +4,15 @@
 
 #include <algorithm>
 
+#include "tutti/core/units.h"
+
 namespace tutti::parallel {
 
 void StartLedger::ready(const std::string& node) {
   ++nodes_[node].ready;
   in_a_row_ = 0;
+  by_scheduler_in_a_row_ = 0;
+  ran_s_.reset();
   for (auto& [name, counts] : nodes_) counts.failed_in_a_row = 0;
 }
 
@@ -18,6 +22,11 @@ void StartLedger::failed(Failure failure) {
   ++node.failed_in_a_row;
   ++in_a_row_;
   ++num_failed_;
+  if (failure.by_scheduler) ++by_scheduler_in_a_row_;
+  if (const auto ran = failure.ran_s) {
+    if (!ran_s_) ran_s_.emplace(*ran, *ran);
+    ran_s_ = {std::min(ran_s_->first, *ran), std::max(ran_s_->second, *ran)};
+  }
   last_ = std::move(failure);
 }
 
@@ -45,6 +54,13 @@ int StartLedger::unexplained_failures() const {
   int count = in_a_row_;
   for (const std::string& name : bad_nodes()) count -= nodes_.at(name).failed_in_a_row;
   return count;
+}
+
+std::string StartLedger::lifetimes() const {
+  if (!ran_s_) return "";
+  const std::string shortest = format_duration(ran_s_->first);
+  const std::string longest = format_duration(ran_s_->second);
+  return shortest == longest ? shortest : shortest + " to " + longest;
 }
 
 std::string StartLedger::story() const {

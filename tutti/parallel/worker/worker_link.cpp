@@ -84,6 +84,7 @@ class Link {
     send(wire::encode(wire::Hello{static_cast<std::uint32_t>(options_.id),
                                   static_cast<std::uint64_t>(::getpid()), host_name()}));
     last_heard_ = SteadyClock::now();
+    if (time_is_up()) leave_before_the_walltime();  // and take no item
     while (!state_.finished()) {
       zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
                                  {nullptr, state_.event_fd(), ZMQ_POLLIN, 0},
@@ -93,9 +94,7 @@ class Link {
       if (items[0].revents != 0) receive();
       if (items[2].revents != 0) leave_on_signal();
       if (term_deadline_ && SteadyClock::now() > *term_deadline_) give_up_the_item();
-      if (options_.drain_at > 0 && reason_.empty() &&
-          Clock::system().unix_seconds() >= options_.drain_at)
-        leave_before_the_walltime();
+      if (time_is_up() && reason_.empty()) leave_before_the_walltime();
       const auto now = SteadyClock::now();
       watch_running_item(now);
       if (now - last_beat_ >= std::chrono::milliseconds(heartbeat_ms_)) beat(now);
@@ -240,6 +239,10 @@ class Link {
     context_.close();  // returns when the last word is out, or after the linger
     std::fflush(nullptr);
     ::_exit(0);
+  }
+
+  bool time_is_up() const {
+    return options_.drain_at > 0 && Clock::system().unix_seconds() >= options_.drain_at;
   }
 
   // The scheduler would end us soon: leave in order, so that no item dies with the job.
