@@ -19,10 +19,18 @@
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/folder_lock.h"
+#include "tutti/parallel/run/job_record.h"
 #include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::apps {
 namespace {
+
+[[noreturn]] void refuse_to_say_stopped(const std::string& folder,
+                                        const std::vector<std::string>& jobs) {
+  throw SchedulerError(
+      fmt::format("{}: jobs may still be in the queue: {}", folder, join(jobs, " ")),
+      "give the same command again; they do nothing but leave, should they start before");
+}
 
 // A pid means something on its own machine, in its own namespace, and as long as its process lives:
 // the one that gets the signals is held by a descriptor while we look whether it is the right one.
@@ -44,6 +52,15 @@ void signal_driver(const std::filesystem::path& folder, int times) {
       ::kill(static_cast<pid_t>(driver.pid), SIGTERM);  // a kernel before 5.3
 }
 
+// What is noted of a driver that was killed, or whose scheduler did not listen when it ended. Returns how many
+// jobs were there.
+std::size_t take_jobs_out_of_queue(const std::string& folder) {
+  parallel::ShortPatience scheduler;
+  const auto jobs = parallel::cancel_left_over(std::filesystem::absolute(folder), scheduler);
+  if (!jobs.left.empty()) refuse_to_say_stopped(folder, jobs.left);
+  return jobs.found;
+}
+
 }  // namespace
 
 int run_cancel(int argc, char** argv) {
@@ -52,8 +69,11 @@ int run_cancel(int argc, char** argv) {
   bool now = false;
   CLI::App app{
       "Stop the run in an output folder; it can be resumed\n"
-      "exit: 0 it has stopped, 6 and so it has, but the scheduler did not take its jobs out of the "
-      "queue: they are named, and the same command tries again",
+      "exit: 0 it has stopped (of a driver that was killed the jobs are taken out of the queue), 6 "
+      "and "
+      "so it has, but the scheduler did not take its jobs out of the queue: they are named, and "
+      "the "
+      "same command tries again",
       "tutti cancel"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--now", now, "do not let running items finish");
@@ -68,20 +88,23 @@ int run_cancel(int argc, char** argv) {
     const auto left = parallel::cancel_async(std::filesystem::absolute(folder), now, scheduler);
     if (!quiet)
       std::printf("%s: %s\n", folder.c_str(), folder_state(folder).value("state", "?").c_str());
-    if (left.empty()) return 0;
-    throw SchedulerError(
-        fmt::format("{}: jobs may still be in the queue: {}", folder, join(left, " ")),
-        "give the same command again; they do nothing but leave, should they start before");
+    if (!left.empty()) refuse_to_say_stopped(folder, left);
+    return 0;
   }
   if (!state.contains("driver")) {
-    if (!quiet)
-      std::printf("%s: nothing runs there (%s)\n", folder.c_str(),
-                  state.value("state", "?").c_str());
+    const std::size_t jobs = take_jobs_out_of_queue(folder);
+    const std::string word = state.value("state", "?");
+    if (!quiet && jobs == 0)
+      std::printf("%s: nothing runs there (%s)\n", folder.c_str(), word.c_str());
+    if (!quiet && jobs > 0)
+      std::printf("%s: its driver is gone (%s); %zu job%s taken out of the queue\n", folder.c_str(),
+                  word.c_str(), jobs, jobs == 1 ? "" : "s");
     return 0;
   }
   signal_driver(folder, now ? 2 : 1);
   while (folder_state(folder).contains("driver"))
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  take_jobs_out_of_queue(folder);
   state = folder_state(folder);
   if (!quiet) std::printf("%s: %s\n", folder.c_str(), state.value("state", "?").c_str());
   return 0;

@@ -77,6 +77,55 @@ TEST_F(Scheduler, JobsOfAKilledDriverNeverJoinTheNext) {
   EXPECT_FALSE(fs::exists(out_ / ".tutti" / "jobs.json"));
 }
 
+TEST_F(Scheduler, CancelTakesTheJobsOfAKilledDriverOutOfTheQueue) {
+  behave("pending");
+  Process driver = start(command(20, 2, "echo {}"));
+  ASSERT_TRUE(happens("101_1.pending")) << story();
+  ASSERT_TRUE(wait_until([&] {  // both are noted
+    const auto noted = out_ / ".tutti" / "jobs.json";
+    return fs::exists(noted) && read_file(noted).find("101_1") != std::string::npos;
+  }));
+  ::kill(driver.pid(), SIGKILL);
+  driver.wait();
+  behave("hang");
+  behave("hang_scancel");
+  Command impatient = about_run({"cancel"});
+  impatient.env["TUTTI_SCHEDULER_PATIENCE"] = "1";
+  const auto silence = run(impatient);
+  EXPECT_EQ(silence.exit_code, 6) << silence.out << silence.err;
+  EXPECT_THAT(silence.err, AllOf(HasSubstr("jobs may still be in the queue: 101_0 101_1"),
+                                 HasSubstr("give the same command again")));
+  behave_again("hang");
+  behave_again("hang_scancel");
+  const auto cancel = run(about_run({"cancel"}));
+  EXPECT_EQ(cancel.exit_code, 0) << cancel.err;
+  EXPECT_THAT(cancel.out, HasSubstr("its driver is gone (died); 2 jobs taken out of the queue"));
+  EXPECT_TRUE(fs::exists(state_ / "101_0.cancelled") && fs::exists(state_ / "101_1.cancelled"));
+  EXPECT_THAT(run(about_run({"cancel"})).out, HasSubstr("nothing runs there (died)"));
+}
+
+// The driver leaves within seconds; that its jobs are gone nobody has said.
+TEST_F(Scheduler, CancelDoesNotSayStoppedWhileTheSchedulerHasNotTakenTheJobsOut) {
+  behave("pending");
+  Process driver = start(command(20, 2, "echo {}"));
+  ASSERT_TRUE(wait_until([&] {
+    return run(about_run({"status"})).out.find("2 jobs wait") != std::string::npos;
+  })) << story();
+  behave("hang");
+  behave("hang_scancel");
+  Command impatient = about_run({"cancel"});
+  impatient.env["TUTTI_SCHEDULER_PATIENCE"] = "1";
+  const auto silence = run(impatient);
+  EXPECT_EQ(silence.exit_code, 6) << silence.out << silence.err;
+  EXPECT_THAT(silence.out, Not(HasSubstr("stopped")));
+  EXPECT_THAT(silence.err, HasSubstr("jobs may still be in the queue: 101_0 101_1"));
+  EXPECT_EQ(driver.wait().exit_code, 85) << story();
+  behave_again("hang");
+  behave_again("hang_scancel");
+  EXPECT_EQ(run(about_run({"cancel"})).exit_code, 0);
+  EXPECT_TRUE(fs::exists(state_ / "101_0.cancelled") && fs::exists(state_ / "101_1.cancelled"));
+}
+
 TEST_F(Scheduler, AWorkerOfAnotherDriversLifeIsTurnedAway) {
   Process driver = start(command(100000, 1, "sleep 0.05; echo {}"));
   ASSERT_TRUE(wait_until([&] { return num_ok() > 0; })) << story();

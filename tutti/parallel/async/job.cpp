@@ -32,31 +32,6 @@ Piece piece_from(const Json& json) {
   return piece;
 }
 
-Json settings_json(const ParallelSettings& settings) {
-  Json json;
-  json["env"] = settings.env;
-  json["n_workers"] = settings.n_workers;
-  json["options"] = config::to_json(settings.options);
-  json["max_retries"] = settings.max_retries;
-  json["on_error"] = settings.on_error;
-  json["interface"] = settings.interface;
-  json["plugins"] = settings.plugins;
-  return json;
-}
-
-ParallelSettings settings_from(const Json& json) {
-  ParallelSettings settings;
-  json.at("env").get_to(settings.env);
-  json.at("n_workers").get_to(settings.n_workers);
-  settings.options = config::from_json(json.at("options"));
-  json.at("max_retries").get_to(settings.max_retries);
-  json.at("on_error").get_to(settings.on_error);
-  json.at("interface").get_to(settings.interface);
-  json.at("plugins").get_to(settings.plugins);
-  settings.async = true;
-  return settings;
-}
-
 std::optional<Json> read_small_json(const fs::path& path) {
   try {
     return parse_json(read_file(path), path.string());
@@ -128,7 +103,7 @@ void AsyncJob::write(const fs::path& folder) const {
   for (const Piece& piece : pieces) json["pieces"].push_back(to_json(piece));
   json["item_names"] = kNameKinds[static_cast<int>(item_names.kind)];
   json["items_file"] = item_names.file.string();
-  json["settings"] = settings_json(settings);
+  json["settings"] = parallel::to_json(settings);
   json["program"] = program;
   json["beat_s"] = beat_s;
   json["stale_s"] = stale_s;
@@ -157,7 +132,8 @@ AsyncJob AsyncJob::read(const fs::path& folder) {
     if (found == std::end(kNameKinds)) throw DataError(path.string() + ": item_names: " + names);
     job.item_names.kind = static_cast<ItemNames::Kind>(found - std::begin(kNameKinds));
     job.item_names.file = json.at("items_file").get<std::string>();
-    job.settings = settings_from(json.at("settings"));
+    job.settings = parallel_settings_from(json.at("settings"));
+    job.settings.async = true;
     json.at("program").get_to(job.program);
     json.at("beat_s").get_to(job.beat_s);
     json.at("stale_s").get_to(job.stale_s);

@@ -147,6 +147,30 @@ ParallelSettings parse_parallel(const Node& block, Problems& problems) {
   return settings;
 }
 
+Json to_json(const ParallelSettings& settings) {
+  Json json;
+  json["env"] = settings.env;
+  json["n_workers"] = settings.n_workers;
+  json["options"] = config::to_json(settings.options);
+  json["max_retries"] = settings.max_retries;
+  json["on_error"] = settings.on_error;
+  json["interface"] = settings.interface;
+  json["plugins"] = settings.plugins;
+  return json;
+}
+
+ParallelSettings parallel_settings_from(const Json& json) {
+  ParallelSettings settings;
+  json.at("env").get_to(settings.env);
+  json.at("n_workers").get_to(settings.n_workers);
+  settings.options = config::from_json(json.at("options"));
+  json.at("max_retries").get_to(settings.max_retries);
+  json.at("on_error").get_to(settings.on_error);
+  json.at("interface").get_to(settings.interface);
+  json.at("plugins").get_to(settings.plugins);
+  return settings;
+}
+
 std::vector<config::SchemaInfo> parallel_reference() {
   std::vector<config::SchemaInfo> tables = {block_schema().info()};
   for (const BackendRow& row : backend_rows()) {

@@ -19,6 +19,7 @@
 #include "tutti/config/problem.h"
 #include "tutti/config/schema.h"
 #include "tutti/core/error.h"
+#include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
 
 namespace tutti::parallel {
@@ -81,6 +82,12 @@ class SchedulerUnreachable : public SchedulerError {
   using SchedulerError::SchedulerError;
 };
 
+// Jobs of a driver that was killed: those that were still there, and of these those that may still be.
+struct LeftOver {
+  std::size_t found = 0;
+  std::vector<std::string> left;  // the log says why
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -100,8 +107,10 @@ class Backend {
   virtual void avoid(const std::vector<std::string>& /*nodes*/) {}
   // Ends what a driver that was killed has left: `job_ids` it had noted, and whatever else of its
   // life the scheduler knows.
-  virtual void cancel_left_over(const std::string& /*life*/,
-                                const std::vector<std::string>& /*job_ids*/) {}
+  virtual LeftOver cancel_left_over(const std::string& /*life*/,
+                                    const std::vector<std::string>& /*job_ids*/) {
+    return {};
+  }
   // Takes jobs of an earlier driver over, so that poll and cancel know them too. Backends whose
   // workers nobody else can find (this machine, ssh) ignore it: there the heartbeats tell.
   virtual void adopt(const std::vector<JobStatus>& /*jobs*/) {}
@@ -122,6 +131,10 @@ struct ParallelSettings {
   std::string interface;
   std::vector<std::string> plugins;
 };
+
+// For whoever talks to the scheduler later on: everything that decides how, and nothing secret.
+Json to_json(const ParallelSettings& settings);
+ParallelSettings parallel_settings_from(const Json& json);
 
 // Reads the block and checks `options` against the backend's schema; reports every problem.
 ParallelSettings parse_parallel(const config::Node& block, config::Problems& problems);

@@ -379,7 +379,7 @@ bool JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
     ids.push_back(job.status.job_id);
   }
   query_pause_ = Seconds(1.0);
-  const bool all_gone = cancel_ids(ids);
+  const bool all_gone = cancel_ids(ids).empty();
   if (job_ids.empty())
     for (const Unsure& unsure : unsure_)
       log::warning("{} may still be in the queue: its submission has had no answer", unsure.script);
@@ -389,8 +389,8 @@ bool JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
   return false;
 }
 
-bool JobQueueBackend::cancel_ids(const std::vector<std::string>& ids) {
-  bool all_gone = true;
+std::vector<std::string> JobQueueBackend::cancel_ids(const std::vector<std::string>& ids) {
+  std::vector<std::string> left;
   for (std::size_t at = 0; at < ids.size(); at += kCancelBatch) {
     const std::vector<std::string> batch(
         ids.begin() + static_cast<std::ptrdiff_t>(at),
@@ -410,14 +410,14 @@ bool JobQueueBackend::cancel_ids(const std::vector<std::string>& ids) {
       alive = batch;  // nobody to ask: name them all
     }
     if (alive.empty()) continue;
-    all_gone = false;
     log::warning("jobs may still be in the queue: {} ({})", join(alive, " "), result.describe());
+    left.insert(left.end(), alive.begin(), alive.end());
   }
-  return all_gone;
+  return left;
 }
 
-void JobQueueBackend::cancel_left_over(const std::string& life,
-                                       const std::vector<std::string>& job_ids) {
+LeftOver JobQueueBackend::cancel_left_over(const std::string& life,
+                                           const std::vector<std::string>& job_ids) {
   std::set<std::string> ids;
   try {
     const std::string prefix =
@@ -438,10 +438,10 @@ void JobQueueBackend::cancel_left_over(const std::string& life,
     log::warning("cannot look for jobs of an earlier driver: {}", error.what());
     ids.insert(job_ids.begin(), job_ids.end());
   }
-  if (ids.empty()) return;
+  if (ids.empty()) return {};
   log::warning("an earlier driver of this folder has left {} job{} in the queue; cancelling",
                ids.size(), ids.size() == 1 ? "" : "s");
-  cancel_ids({ids.begin(), ids.end()});
+  return {ids.size(), cancel_ids({ids.begin(), ids.end()})};
 }
 
 void JobQueueBackend::adopt(const std::vector<JobStatus>& jobs) {

@@ -129,7 +129,8 @@ class JobQueueBackend final : public Backend {
   std::string unanswered() const override { return unanswered_; }
   bool cancel(const std::vector<std::string>& job_ids = {}) noexcept override;
   void avoid(const std::vector<std::string>& nodes) override { avoid_ = nodes; }
-  void cancel_left_over(const std::string& life, const std::vector<std::string>& job_ids) override;
+  LeftOver cancel_left_over(const std::string& life,
+                            const std::vector<std::string>& job_ids) override;
   void adopt(const std::vector<JobStatus>& jobs) override;
   std::vector<ScriptPreview> scripts(int n) const override;
 
@@ -161,7 +162,8 @@ class JobQueueBackend final : public Backend {
   bool due() const;
   void ask_for_states(const std::vector<std::string>& ids);
   void apply(Job& job, const std::map<std::string, QueueState>& states);
-  bool cancel_ids(const std::vector<std::string>& ids);
+  // Those that may still be there.
+  std::vector<std::string> cancel_ids(const std::vector<std::string>& ids);
 
   // constant after construction
   const std::unique_ptr<Dialect> dialect_;

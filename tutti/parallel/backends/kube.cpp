@@ -350,13 +350,19 @@ class KubeBackend final : public Backend {
 
   void avoid(const std::vector<std::string>& nodes) override { avoid_ = nodes; }
 
-  void cancel_left_over(const std::string&, const std::vector<std::string>& job_ids) override {
+  LeftOver cancel_left_over(const std::string&, const std::vector<std::string>& job_ids) override {
+    LeftOver jobs;
     std::set<std::string> names;
     for (const std::string& id : job_ids) names.insert(id.substr(0, id.rfind('/')));
-    for (const std::string& name : names)
-      if (const CommandResult result = delete_jobs(name); !result.ok())
-        log::warning("Jobs {} of an earlier driver may still be in the cluster ({})", name,
-                     result.describe());
+    jobs.found = names.size();
+    for (const std::string& name : names) {
+      const CommandResult result = delete_jobs(name);
+      if (result.ok()) continue;
+      log::warning("Jobs {} of an earlier driver may still be in the cluster ({})", name,
+                   result.describe());
+      jobs.left.push_back(name);
+    }
+    return jobs;
   }
 
   void adopt(const std::vector<JobStatus>& jobs) override {

@@ -61,10 +61,7 @@ BackendThread::BackendThread(const Make& make, CommandRunner& runner, Mailbox& m
 
 void BackendThread::cancel_left_over() noexcept try {
   if (!options_.keep_record || std::exchange(cleaned_up_, true)) return;
-  const JobRecord left = JobRecord::read(options_.run_folder);
-  if (left.life.empty() || left.env != options_.env) return;
-  backend_->cancel_left_over(left.life, left.job_ids);
-  std::filesystem::remove(JobRecord::path(options_.run_folder));
+  noted_ = parallel::cancel_left_over(options_.run_folder, *runner_).left;
 } catch (const std::exception& error) {
   log::warning("cannot end what an earlier driver has left: {}", error.what());
 }
@@ -75,7 +72,7 @@ void BackendThread::note(std::vector<std::string> job_ids) {
   if (!options_.keep_record || (job_ids == noted_ && !noted_.empty())) return;
   noted_ = std::move(job_ids);
   try {
-    JobRecord{options_.env, options_.life, noted_}.write(options_.run_folder);
+    JobRecord{options_.settings, options_.life, noted_}.write(options_.run_folder);
   } catch (const Error& error) {
     log::warning("cannot note the jobs of this run: {}", error.what());
   }

@@ -32,7 +32,7 @@ class BackendThread {
   using Make = std::function<std::unique_ptr<Backend>(CommandRunner&)>;
   struct Options {
     std::filesystem::path run_folder;
-    std::string env;
+    ParallelSettings settings;  // for the record
     std::string life;
     bool keep_record = false;  // jobs may outlive a killed driver: note them in the run folder
   };

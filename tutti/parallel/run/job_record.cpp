@@ -2,6 +2,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_trust.h"
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
 
@@ -14,8 +15,9 @@ std::filesystem::path JobRecord::path(const std::filesystem::path& run_folder) {
 JobRecord JobRecord::read(const std::filesystem::path& run_folder) try {
   std::error_code none;  // absent is the usual answer
   if (!std::filesystem::exists(path(run_folder), none)) return {};
-  const Json json = parse_json(read_file(path(run_folder)), path(run_folder).string());
-  return {json.value("env", ""), json.value("life", ""),
+  const Json json = parse_json(read_trusted_file(path(run_folder), run_folder / ".tutti"),
+                               path(run_folder).string());
+  return {parallel_settings_from(json.at("settings")), json.value("life", ""),
           json.value("jobs", std::vector<std::string>{})};
 } catch (const std::exception& error) {
   log::warning("{}: {}", path(run_folder).string(), error.what());
@@ -23,8 +25,21 @@ JobRecord JobRecord::read(const std::filesystem::path& run_folder) try {
 }
 
 void JobRecord::write(const std::filesystem::path& run_folder) const {
-  const Json json = {{"env", env}, {"life", life}, {"jobs", job_ids}};
+  const Json json = {{"settings", to_json(settings)}, {"life", life}, {"jobs", job_ids}};
   write_file_atomic(path(run_folder), json.dump() + "\n", 0600);
+}
+
+LeftOver cancel_left_over(const std::filesystem::path& run_folder, CommandRunner& runner) {
+  const JobRecord record = JobRecord::read(run_folder);
+  if (record.life.empty()) return {};
+  WorkerLaunch launch;
+  launch.run_folder = run_folder;
+  launch.life = record.life;
+  LeftOver jobs =
+      make_backend(record.settings, launch, runner)->cancel_left_over(record.life, record.job_ids);
+  std::error_code ignored;  // it would only be read once more
+  if (jobs.left.empty()) std::filesystem::remove(JobRecord::path(run_folder), ignored);
+  return jobs;
 }
 
 }  // namespace tutti::parallel

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "tutti/parallel/backends/backend.h"
+
 namespace tutti::parallel {
 
 struct JobRecord {
-  std::string env;   // whose ids these are
-  std::string life;  // of the driver (backend.h)
+  ParallelSettings settings;  // whose ids these are, and how to talk to it
+  std::string life;           // of the driver (backend.h)
   std::vector<std::string> job_ids;
 
   static std::filesystem::path path(const std::filesystem::path& run_folder);
@@ -19,5 +21,9 @@ struct JobRecord {
   static JobRecord read(const std::filesystem::path& run_folder);
   void write(const std::filesystem::path& run_folder) const;
 };
+
+// Ends what a driver of this folder has noted and is still there, and forgets the record when nothing may be
+// left. REQUIRES: no driver is at work there.
+LeftOver cancel_left_over(const std::filesystem::path& run_folder, CommandRunner& runner);
 
 }  // namespace tutti::parallel

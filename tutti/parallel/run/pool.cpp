@@ -72,7 +72,7 @@ Pool::Pool(Options options, DriverSocket& socket, Mailbox& mailbox, PoolListener
       listener_(listener),
       backend_(make_backend, CommandRunner::system(), mailbox,
                {.run_folder = options_.client.run_folder,
-                .env = options_.settings.env,
+                .settings = options_.settings,
                 .life = options_.life,
                 .keep_record = !options_.local}) {}
 
