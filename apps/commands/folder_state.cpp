@@ -12,6 +12,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
+#include "tutti/parallel/folder/last_words.h"
 #include "tutti/parallel/folder/run_folder.h"
 #include "tutti/parallel/wire/log_tail.h"
 #include "tutti/parallel/worker/item_file.h"
@@ -139,6 +140,7 @@ Json state_of(const std::filesystem::path& folder, CommandRunner* scheduler, Fol
   for (const char* key : {"reason", "exit_code"})
     if (manifest.contains(key)) state[key] = manifest[key];
   if (!holder.alive) {
+    if (state["state"] == "died") state.update(parallel::read_last_words(folder));
     add_async(folder, scheduler, watch != nullptr ? &watch->workers : nullptr, state);
     return state;
   }
@@ -216,7 +218,7 @@ void print_failures(std::FILE* out, const std::filesystem::path& folder, const J
   for (std::size_t i = 0; i < shown; ++i) {
     const std::string reason = failures[i].at("reason");
     std::fprintf(out, "item %s failed: %s\n", to_json_line(failures[i].at("item")).c_str(),
-                 reason.substr(0, reason.find('\n')).c_str());
+                 parallel::first_line(reason).c_str());
   }
   const std::uint64_t all = state.value("failed", std::uint64_t{0});
   const std::uint64_t more = all - std::min<std::uint64_t>(all, shown);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
@@ -182,20 +183,33 @@ Json shorter_run(const std::filesystem::path& folder, const MapItems& items,
   return shorter == there ? shorter : Json();
 }
 
-// --append with the new items alone, or with others than the folder's: its list would be lost.
-void refuse_other_list(const std::filesystem::path& folder, const Json& fingerprint,
-                       std::uint64_t num_given) {
+// The number of items in a run of the same command on another list; empty: there is none in the folder.
+std::optional<std::uint64_t> size_of_other_list(const std::filesystem::path& folder,
+                                                const Json& fingerprint) {
   const Json manifest = read_manifest(folder);
-  if (!manifest.is_object()) return;
+  if (!manifest.is_object()) return std::nullopt;
   const Json there = manifest.value("fingerprint", Json::object());
-  const Json old_items = there.value("items", Json());
-  if (!old_items.is_object() || old_items == fingerprint.at("items") ||
+  const Json items = there.value("items", Json());
+  if (!items.is_object() || items == fingerprint.at("items") ||
       there.value("command", Json()) != fingerprint.at("command"))
-    return;
+    return std::nullopt;
+  return items.value("count", std::uint64_t{0});
+}
+
+// Before a checksum does, which cannot say what is different. With --append the folder's list would be lost.
+void refuse_other_list(const MapArguments& arguments, const MapItems& items,
+                       const Json& fingerprint) {
+  const auto count = size_of_other_list(arguments.output_dir, fingerprint);
+  if (!count) return;
+  const std::string difference = items.difference_to(arguments.output_dir, *count);
+  if (!arguments.append)
+    throw ConfigError(fmt::format("{} holds the results of another list of items: {}",
+                                  arguments.output_dir, difference),
+                      "use another folder, or --force to start over");
   throw ConfigError(
       fmt::format("map: --append wants the whole list: the {} items given do not begin with the {} "
-                  "of {}",
-                  num_given, old_items.value("count", std::uint64_t{0}), folder.string()),
+                  "of {}: {}",
+                  items.size(), *count, arguments.output_dir, difference),
       "give the old items and then the new ones: cat old.txt new.txt > all.txt, and --items "
       "all.txt; what is done is kept");
 }
@@ -233,8 +247,8 @@ int run_in_output_dir(const MapArguments& arguments, const ParallelSettings& set
           "--append keeps them and runs the rest; or use another folder, or --force to start over");
     // Takes over what asynchronous workers have done.
     const RunFolder old(arguments.output_dir, shorter, range(count), {});
-  } else if (arguments.append && settings.resume) {
-    refuse_other_list(arguments.output_dir, fingerprint, items.size());
+  } else if (settings.resume) {
+    refuse_other_list(arguments, items, fingerprint);
   }
   RunFolder folder(arguments.output_dir, fingerprint, indices,
                    {.resume = settings.resume, .grows_from = shorter});
@@ -363,6 +377,25 @@ void refuse_foreign_options(const std::vector<std::string>& words) {
                           fmt::format("it is called {} here", ours));
 }
 
+// GNU parallel's names for the item, standing alone: the {1} in a{1} of a regular expression is none.
+void refuse_foreign_places(const std::vector<std::string>& command) {
+  for (const std::string& text : command)
+    for (std::string word : split_words(text)) {
+      std::erase_if(word, [](char c) { return c == '"' || c == '\''; });
+      if (word.size() < 3 || word.front() != '{' || word.back() != '}') continue;
+      const std::string inside = word.substr(1, word.size() - 2);
+      const auto digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
+      const std::string ours = inside == "#" ? "{index}" : "{" + inside.substr(digits) + "}";
+      static const std::set<std::string> kOurs = {"{}", "{.}", "{/}", "{//}", "{/.}", "{index}"};
+      if ((digits == 0 && inside != "#") || !kOurs.contains(ours)) continue;
+      throw ConfigError(
+          fmt::format("map: {} is GNU parallel's; here the command would get it as it stands",
+                      word),
+          fmt::format("write {}{}; where {} is meant as it stands, put it into a script", ours,
+                      inside == "#" ? " (it counts from 0)" : "", word));
+    }
+}
+
 }  // namespace
 
 int run_map(int argc, char** argv) {
@@ -431,6 +464,7 @@ int run_map(int argc, char** argv) {
   const MapItems items = read_item_list(arguments);
   if (const std::string blank = items.about_blank_lines(); !blank.empty() && !arguments.quiet)
     log::warning("{}", blank);
+  refuse_foreign_places(arguments.command);
   // Refused here rather than on a worker.
   [[maybe_unused]] const CommandTemplate checked(arguments.command, items.are_numbers());
   if (!arguments.quiet && items.size() > 0 && !uses_item(arguments.command))

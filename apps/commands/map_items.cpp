@@ -77,6 +77,24 @@ Json MapItems::fingerprint_of_first(std::uint64_t count) const {
   return {{"count", count}, {"crc32c", crc}};
 }
 
+std::string MapItems::difference_to(const std::filesystem::path& run_folder,
+                                    std::uint64_t count_there) const {
+  std::string text = fmt::format("it had {} items, now there are {}", count_there, count_);
+  std::error_code none;
+  const auto path = parallel::item_file_path(run_folder);
+  const bool named = std::filesystem::exists(path, none);
+  if (named == numbers_)
+    return text + (named ? " numbers in place of its list" : ", a list in place of numbers");
+  if (numbers_) return text;
+  const parallel::ItemFile there(path);
+  std::uint64_t i = 0;
+  while (i < there.size() && i < count_ && there[i] == items_[i]) ++i;
+  if (i < there.size() && i < count_)
+    return text + fmt::format("; the first that differs is number {}: it was {}, now it is {}", i,
+                              to_json_line(bytes_to_json(there[i])), to_json_line(name(i)));
+  return text + fmt::format("; the first {} are the same", i);
+}
+
 Json MapItems::to_ship() const {
   constexpr std::size_t kMost = 4 << 20;
   if (numbers_ || text_.size() > kMost) return nullptr;

@@ -30,6 +30,10 @@ class MapItems {
   Json fingerprint() const { return fingerprint_of_first(count_); }
   // As if the list had ended there. REQUIRES: it is not shorter.
   Json fingerprint_of_first(std::uint64_t count) const;
+  // How this list differs from the one that a run keeps in its folder: both counts, and the first item that is
+  // another. Empty: that is not known there.
+  std::string difference_to(const std::filesystem::path& run_folder,
+                            std::uint64_t count_there) const;
   // All of them, for hosts that may not see the run's folder; null when they are numbers, or more than
   // should travel with each job.
   Json to_ship() const;

@@ -256,6 +256,19 @@ TEST_F(Everyday, AnOptionAmongTheItemsIsRefused) {
   EXPECT_THAT(gnu.err, HasSubstr("it is called parallel.item_timeout=SECONDS here"));
 }
 
+TEST_F(Everyday, NamesOfGnuParallelForTheItemAreAnswered) {
+  for (const auto& [line, ours] :
+       {std::pair("tutti map ::: a b -- echo {1}", "write {};"),
+        std::pair("tutti map ::: a b -- 'cp {} \"{1.}\".x {1/.}'", "write {/.}"),
+        std::pair("tutti map ::: a b -- 'echo {} {#}'", "write {index}")}) {
+    const auto r = sh(line);
+    EXPECT_EQ(r.exit_code, 2) << line << r.out;
+    EXPECT_THAT(r.err, HasSubstr("is GNU parallel's")) << line;
+    EXPECT_THAT(r.err, HasSubstr(ours)) << line;
+  }
+  EXPECT_EQ(sh("tutti map ::: aab -- 'echo {} | sed -E s/a{2}/x/'").out, "xb\n");
+}
+
 TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {
   ASSERT_EQ(
       sh("printf 'a\\377b\\n' | tutti map --quiet --output_dir out -- 'printf %s {}'").exit_code,
@@ -299,6 +312,79 @@ TEST_F(Everyday, AnotherCommandOrListIsRefusedAndForceStartsOver) {
               HasSubstr(R"(command: was ["echo","{}"], is ["echo","{}","x"])"));
   ASSERT_EQ(sh("tutti map --force --quiet --output_dir out ::: a c -- echo {}").exit_code, 0);
   EXPECT_THAT(content("out/results.jsonl"), HasSubstr("\"c\""));
+}
+
+TEST_F(Everyday, AnotherListIsRefusedWithWhatIsDifferent) {
+  ASSERT_EQ(sh("tutti map --quiet --output_dir out ::: a b c -- echo {}").exit_code, 0);
+  for (const auto& [other, words] :
+       {std::pair("::: a x c d",
+                  "it had 3 items, now there are 4; the first that differs is number "
+                  "1: it was \"b\", now it is \"x\""),
+        std::pair("::: a b", "it had 3 items, now there are 2; the first 2 are the same"),
+        std::pair("--items 3", "it had 3 items, now there are 3 numbers in place of its list")}) {
+    const auto r = sh("tutti map --quiet --output_dir out " + std::string(other) + " -- echo {}");
+    EXPECT_EQ(r.exit_code, 2) << other;
+    EXPECT_THAT(r.err, HasSubstr(words)) << other;
+    EXPECT_THAT(r.err, HasSubstr("--force")) << other;
+  }
+  EXPECT_THAT(sh("tutti map --quiet --append --output_dir out ::: a x -- echo {}").err,
+              HasSubstr("the first that differs is number 1: it was \"b\", now it is \"x\""));
+}
+
+// The driver cannot remove its folder any more; its workers' keepers do.
+TEST_F(Everyday, AKilledRunWithoutAnOutputFolderLeavesNothingInTmpdir) {
+  const auto temporary = folder_.path() / "tmp";
+  make_folders(temporary);
+  Process driver = Process::start(
+      {.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "2", "--items", "2", "--", "sh", "-c",
+                ": >\"$BEGUN\"{}; exec sleep 1000"},
+       .env = {{"TMPDIR", temporary.string()}, {"BEGUN", (folder_.path() / "begun").string()}},
+       .stdout_path = folder_.path() / "log"});
+  ASSERT_TRUE(trial::wait_until([&] {
+    return std::filesystem::exists(folder_.path() / "begun0") &&
+           std::filesystem::exists(folder_.path() / "begun1");
+  }));
+  EXPECT_FALSE(std::filesystem::is_empty(temporary));
+  ::kill(driver.pid(), SIGKILL);
+  EXPECT_TRUE(trial::wait_until([&] { return std::filesystem::is_empty(temporary); }))
+      << sh("find tmp").out;
+  driver.wait();
+}
+
+// An item may start runs of its own: what they keep is not the outer run's.
+TEST_F(Everyday, AKilledRunWithoutAnOutputFolderSparesThoseOfItsItems) {
+  const auto inner = folder_.path() / "inner";
+  const auto item = folder_.path() / "item.sh";
+  write_file_atomic(item, "exec " + kTutti + " map --quiet -j 1 --output_dir '" + inner.string() +
+                              "' --items 2 -- 'echo {}; [ {} = 0 ] || exec sleep 1000'\n");
+  Process driver = Process::start(
+      {.argv = {kTutti, "map", "-j", "1", "--items", "1", "--", "sh", item.string(), "{}"},
+       .env = {{"TMPDIR", temporary_.path().string()}},
+       .stdout_path = folder_.path() / "log"});
+  ASSERT_TRUE(wait_until([&] {
+    return fs::exists(inner / "manifest.json") && count_items(inner).ok == 1;
+  })) << content("log");
+  ::kill(driver.pid(), SIGKILL);
+  EXPECT_TRUE(wait_until([&] { return fs::is_empty(temporary_.path()); }));
+  EXPECT_TRUE(wait_until([&] { return processes_with(inner.string()) == 0; }));
+  EXPECT_EQ(count_items(inner).ok, 1U);
+  driver.wait();
+}
+
+TEST_F(Everyday, StatusSaysThatAFullDiskEndedTheRun) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a small disk needs root";
+  make_folders(folder_.path() / "disk");
+  write_file_atomic(folder_.path() / "item.sh", "head -c 100000 /dev/zero | tr '\\0' x\n");
+  write_file_atomic(folder_.path() / "walk.sh",
+                    "mount -t tmpfs -o size=1m none disk || exit 99\n" + kTutti +
+                        " map --quiet -j 1 --items 100 --output_dir disk/out -- sh item.sh {}\n"
+                        "echo map $?\n" +
+                        kTutti + " status disk/out\n" + kTutti + " wait disk/out\necho wait $?\n");
+  const auto r = sh("exec unshare --mount sh walk.sh");
+  if (r.exit_code == 99) GTEST_SKIP() << "no small disk can be mounted here";
+  for (const char* words :
+       {"map 4\n", "stopped, ", "reason: ", "No space left on device", "wait 4\n"})
+    EXPECT_THAT(r.out, HasSubstr(words)) << r.err;
 }
 
 TEST_F(Everyday, AppendKeepsWhatIsDoneAndRunsTheRest) {

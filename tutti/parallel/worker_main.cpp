@@ -93,7 +93,10 @@ int worker_main(int argc, char** argv) try {
     return supervise_async(command, options);
   }
   register_command_runner();
-  answer_for_descendants();
+  const char* temporary = std::getenv(worker_env::kTemporary);
+  answer_for_descendants(temporary != nullptr && options.run_folder == temporary
+                             ? options.run_folder
+                             : std::filesystem::path());
   // SIGTERM means "leave after this item" and is heard by the link; Ctrl-C is the driver's business.
   const SignalWatch signals({SIGTERM}, {SIGINT, SIGPIPE});
   options.term_fd = signals.fd();

@@ -16,6 +16,7 @@
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/large_result.h"
+#include "tutti/parallel/folder/last_words.h"
 #include "tutti/parallel/folder/other_writers.h"
 #include "tutti/parallel/wire/ranges.h"
 
@@ -181,6 +182,15 @@ Json read_manifest(const fs::path& folder) {
 }
 Json read_status(const fs::path& folder) { return read_json_file(folder / "status.json"); }
 
+static fs::path last_words_path(const fs::path& folder) { return folder / ".tutti" / "last_words"; }
+
+Json read_last_words(const fs::path& folder) try {
+  const std::string words = read_file(last_words_path(folder));
+  return trim(words).empty() ? Json::object() : parse_json(words, "last words");
+} catch (const Error&) {  // of an older program, or killed in the middle of them
+  return Json::object();
+}
+
 static constexpr const char* kAsked = "asked to start over";
 
 RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
@@ -228,6 +238,8 @@ RunFolder::RunFolder(fs::path path, const Json& fingerprint, Indices indices,
   make_own_folder(path_ / "journal");
   make_own_folder(path_ / "logs");
   live_.total = indices_.size();
+  // Room for them while there is some.
+  write_file_atomic(last_words_path(path_), std::string(LastWords::kRoom, ' '));
   if (!grows) write_manifest("running", live_);
   report_damage(path_, grows ? Fingerprint(options.grows_from).hash() : hash_);
   // A file of our own: a driver that was stopped, lost the folder and woke up writes into its own.
@@ -423,7 +435,7 @@ void RunFolder::write_manifest(const std::string& state, const FolderCounts& cou
   Json manifest;
   manifest["version"] = 1;
   manifest["state"] = state;
-  if (!reason.empty()) manifest["reason"] = reason.substr(0, reason.find('\n'));
+  if (!reason.empty()) manifest["reason"] = first_line(reason);
   if (exit_code != 0) manifest["exit_code"] = exit_code;
   manifest["created"] = created_;
   manifest["began_in"] = bytes_to_json(began_in_);
@@ -471,9 +483,11 @@ FolderCounts RunFolder::finish(const std::function<Json(std::uint64_t)>& item_of
 
 void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of, std::string_view reason,
                      int exit_code) noexcept {
+  bool ours = false;
   try {
     check_places();
     lock_->check();  // another driver's manifest is not ours to write
+    ours = true;
     if (set_aside_ && live_.ok + live_.failed == 0) return put_old_results_back();
     journal_->flush();
     journal_->sync();
@@ -484,7 +498,16 @@ void RunFolder::stop(const std::function<Json(std::uint64_t)>& item_of, std::str
   } catch (const std::exception&
                error) {  // a full disk on the way out: the journal is good up to its tail
     log::warning("{}: {}", path_.string(), error.what());
+    if (ours) say_last_words(reason, exit_code);
   }
+}
+
+// Where the manifest cannot be written any more.
+void RunFolder::say_last_words(std::string_view reason, int exit_code) const noexcept try {
+  const Json words = {
+      {"state", "stopped"}, {"reason", first_line(reason)}, {"exit_code", exit_code}};
+  LastWords(last_words_path(path_)).say(to_json_line(words));
+} catch (const std::exception&) {  // then nothing is said
 }
 
 FolderCounts count_items(const fs::path& folder, std::map<std::uint64_t, std::string>* reasons) {

@@ -86,6 +86,7 @@ class RunFolder {
                       std::string_view reason = "", int exit_code = 0) const;
   void start_over(const std::string& why, bool keep_old);
   void put_old_results_back();
+  void say_last_words(std::string_view reason, int exit_code) const noexcept;
   void keep_records_of(std::uint64_t old_hash);
   // Throws IoError when the folder or the journal was taken away or replaced.
   void check_places() const;
@@ -132,6 +133,9 @@ std::filesystem::path item_names_path(const std::filesystem::path& folder);
 // manifest.json and status.json of a folder, or null.
 Json read_manifest(const std::filesystem::path& folder);
 Json read_status(const std::filesystem::path& folder);
+// What a driver said that could not write its manifest any more (a full disk): {"state", "reason", "exit_code"}, or
+// nothing.
+Json read_last_words(const std::filesystem::path& folder);
 // Changes state and counts of a manifest that is there.
 void update_manifest(const std::filesystem::path& folder, const std::string& state,
                      const FolderCounts& counts);

@@ -78,6 +78,7 @@ Engine::Engine(ParallelSettings settings, ClientOptions options, ThreadWorker th
                       .keys = &socket_->keys(),
                       .thread_worker = std::move(thread_worker)};
   if (local_) launch.env[worker_env::kOpenFiles] = std::to_string(files);
+  if (local_ && own_folder_) launch.env[worker_env::kTemporary] = options_.run_folder.string();
   pool_ = std::make_unique<Pool>(Pool::Options{.settings = settings_,
                                                .client = options_,
                                                .own_host = host_name(),

@@ -19,6 +19,9 @@ inline constexpr char kCpus[] = "TUTTI_WORKER_CPUS";      // "0,2,4"
 inline constexpr char kCgroup[] = "TUTTI_WORKER_CGROUP";  // "0": make none
 // Set by a worker for all that it starts and that shall die with it.
 inline constexpr char kMark[] = "TUTTI_WORKER_MARK";
+// The run folder, where it is the driver's own and goes with it, also when the driver is killed. Not just "yes": a
+// driver that an item starts inherits it.
+inline constexpr char kTemporary[] = "TUTTI_WORKER_TEMPORARY_RUN";
 inline constexpr char kOpenFiles[] = "TUTTI_WORKER_OPEN_FILES";  // soft limit; the driver has more
 
 }  // namespace tutti::parallel::worker_env

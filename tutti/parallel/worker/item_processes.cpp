@@ -69,7 +69,8 @@ void end_marked(const std::string& mark) {
   }
 }
 
-[[noreturn]] void be_keeper(pid_t worker, pid_t group, const std::string& mark, int pipe_end) {
+[[noreturn]] void be_keeper(pid_t worker, pid_t driver, pid_t group, const std::string& mark,
+                            int pipe_end, const std::filesystem::path& temporary) {
   ::setsid();  // who ends the worker's group does not mean us
   ::prctl(PR_SET_NAME, "tutti-keeper");
   sigset_t all;
@@ -79,13 +80,17 @@ void end_marked(const std::string& mark) {
   for (int fd = 0; fd < 1024; ++fd)
     if (fd != pipe_end) ::close(fd);
   const int watch = static_cast<int>(::syscall(SYS_pidfd_open, worker, 0U));
+  pollfd parent{static_cast<int>(::syscall(SYS_pidfd_open, driver, 0U)), POLLIN, 0};
   // Without a pidfd the pipe must do; children that never started a program hold it open too.
   pollfd ended{watch >= 0 ? watch : pipe_end, POLLIN, 0};
   while (::getppid() == worker && ::poll(&ended, 1, -1) < 0 && errno == EINTR) {
   }
   own_cgroup.end_all();
   if (group != 0) ::kill(-group, SIGKILL);
-  end_marked(mark);  // also those that were moved out of the cgroup
+  end_marked(mark);      // also those that were moved out of the cgroup
+  std::error_code gone;  // other keepers are at it, too
+  if (!temporary.empty() && ::poll(&parent, 1, 0) == 1)
+    std::filesystem::remove_all(temporary, gone);
   ::_exit(0);
 }
 
@@ -128,18 +133,19 @@ std::vector<pid_t> living_children() {
 
 }  // namespace
 
-void answer_for_descendants() {
+void answer_for_descendants(const std::filesystem::path& temporary) {
   std::random_device random;
   const std::string mark = fmt::format("{}-{:08x}{:08x}", ::getpid(), random(), random());
   ::setenv(worker_env::kMark, mark.c_str(), 1);  // seen by those who come after, not by ourselves
   int fds[2];
   if (::pipe(fds) != 0) throw_errno("cannot make a pipe", errno);
   const pid_t worker = ::getpid();
+  const pid_t driver = ::getppid();
   const pid_t group = ::getpgrp() == worker ? worker : 0;
   own_cgroup = Cgroup::make(worker);
   keeper_pid = ::fork();
   if (keeper_pid < 0) throw_errno("cannot fork", errno);
-  if (keeper_pid == 0) be_keeper(worker, group, mark, fds[0]);
+  if (keeper_pid == 0) be_keeper(worker, driver, group, mark, fds[0], temporary);
   own_cgroup.enter();  // the keeper stays outside
   ::close(fds[0]);
   ::fcntl(fds[1], F_SETFD, FD_CLOEXEC);  // held until this process ends

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace tutti::parallel {
 // Makes this process answerable for all that it starts: a small process beside it, the keeper, ends
 // its descendants when it is gone, however it went. (PDEATHSIG reaches children only.) They are known
 // by their cgroup where one can be had (cgroup.h), else by a variable in their environment, also in
-// a session of their own. Must run before any thread exists.
-void answer_for_descendants();
+// a session of their own. `temporary`, where it is not empty, is a folder of our parent: the keeper removes it
+// when both are gone, as a parent that was killed cannot. Must run before any thread exists.
+void answer_for_descendants(const std::filesystem::path& temporary = {});
 
 // For items that are commands. From now on orphans among the descendants become children of this
 // process; nobody else will wait for them. Nothing where it is not answerable for its descendants: a
