@@ -24,6 +24,11 @@ need_packages() {
     >>"$BED/apt.log" 2>&1 || { tail -n 3 "$BED/apt.log"; skip "cannot install: ${missing[*]}"; }
 }
 
+# within SECONDS COMMAND...: tries until the command succeeds; 1 when it never did.
+within() {
+  local end=$((SECONDS + $1)); shift
+  until "$@"; do ((SECONDS < end)) || return 1; sleep 0.1; done
+}
 # Daemons get a clean environment (the caller's would leak into every job) and none of its descriptors
 # (whoever waits for the end of up.sh's output would wait for the daemons).
 clean() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"} "$@" </dev/null >>"$BED/daemons.log" 2>&1; }

@@ -6,6 +6,6 @@ p=$(pid_of "$BED/run/init.pid" condor_master) && kill -QUIT "$p" &&  # QUIT: a f
   for _ in $(seq 80); do [ -z "$(readlink "/proc/$p/exe")" ] && break; sleep 0.1; done
 p=$(pid_of "$BED/run/unshare.pid" unshare) && kill -9 "$p" &&  # whatever is left in its PID namespace; its mounts go too
   for _ in $(seq 50); do [ -z "$(readlink "/proc/$p/exe")" ] && break; sleep 0.1; done
-[ -e "$BED/user" ] && userdel tutticondor 2>/dev/null
+userdel tutticondor 2>/dev/null
 remove_bed
 echo "htcondor bed down"

@@ -25,7 +25,8 @@ if [ ! -e "$cache/made" ]; then
     >>"$BED/debootstrap.log" 2>&1 || { tail -n 3 "$BED/debootstrap.log"; skip "cannot install HTCondor in the chroot"; }
   touch "$cache/made"
 fi
-id tutticondor >/dev/null 2>&1 || useradd -M -d "$BED" -s /bin/bash tutticondor
+id tutticondor >/dev/null 2>&1 || useradd -M -s /bin/bash tutticondor
+usermod -d "$BED" tutticondor
 echo tutticondor >"$BED/user"
 sed -i '/^tutticondor:/d' "$R/etc/passwd" "$R/etc/group"
 getent passwd tutticondor >>"$R/etc/passwd"; getent group "$(id -g tutticondor)" >>"$R/etc/group"
@@ -109,19 +110,21 @@ if ! alive "$BED/run/init.pid"; then
     mount --bind $R $R && mount --rbind /dev $R/dev && mount -t proc proc $R/proc
     for d in /tmp $BIND; do [ -d \$d ] && mount --bind \$d $R\$d; done
     exec chroot $R /usr/sbin/condor_master -f" >/dev/null 2>&1 &
-  for _ in $(seq 100); do
+  found() {
+    local d
     for d in /proc/[0-9]*; do
       [[ $(readlink "$d/exe" 2>/dev/null) == */condor_master && $(readlink "$d/root" 2>/dev/null) == "$R" ]] || continue
       basename "$d" >"$BED/run/init.pid"; awk '/^PPid:/{print $2}' "$d/status" >"$BED/run/unshare.pid"
-      break 2
+      return 0
     done
-    sleep 0.05
-  done
+    return 1
+  }
+  within 60 found || { tail -n 5 "$BED/daemons.log"; skip "htcondor bed NOT up: its master did not start"; }
 fi
-for _ in $(seq 200); do
-  n=$(timeout 5 "$BED/as-user" condor_status -af Name 2>/dev/null | wc -l) || true
-  s=$(timeout 5 "$BED/as-user" condor_status -schedd -af Name 2>/dev/null | wc -l) || true
-  [ "$n" -ge "$NODES" ] && [ "$s" -ge 1 ] && { echo "htcondor bed up: $n slots"; exit 0; }
-  sleep 0.2
-done
+all_up() {
+  n=$(timeout 20 "$BED/as-user" condor_status -af Name 2>/dev/null | wc -l) || true
+  s=$(timeout 20 "$BED/as-user" condor_status -schedd -af Name 2>/dev/null | wc -l) || true
+  [ "$n" -ge "$NODES" ] && [ "$s" -ge 1 ]
+}
+within 180 all_up && { echo "htcondor bed up: $n slots"; exit 0; }
 tail -n 5 "$R/var/log/condor/MasterLog"; skip "htcondor bed NOT up: $n slots, $s schedds"

@@ -10,12 +10,13 @@ end() {  # PIDFILE WORD [SIGNAL]: the processes are scripts, so they are known b
   is "${p:-}" "$2" && kill -9 "$p"
   rm -f "$1"
 }
+orig=/etc/oar/oar.conf.tutti-bed-orig
 p=$(cat /var/run/oar-server.pid 2>/dev/null)
-if [ -e "$BED/oar.conf.orig" ] && is "${p:-}" Almighty; then
-  ids=$(oarstat 2>/dev/null | awk '$1 ~ /^[0-9]+$/ {print $1}' | tr '\n' ' ')
+if [ -e "$orig" ] && is "${p:-}" Almighty; then
+  ids=$(timeout 20 oarstat 2>/dev/null | awk '$1 ~ /^[0-9]+$/ {print $1}' | tr '\n' ' ')
   if [ -n "${ids// /}" ]; then
-    oardel $ids >/dev/null 2>&1
-    for _ in $(seq 40); do [ -z "$(oarstat 2>/dev/null | awk '$1 ~ /^[0-9]+$/')" ] && break; sleep 0.3; done
+    timeout 20 oardel $ids >/dev/null 2>&1
+    for _ in $(seq 40); do [ -z "$(timeout 20 oarstat 2>/dev/null | awk '$1 ~ /^[0-9]+$/')" ] && break; sleep 0.3; done
   fi
   kids=$(children "$p"); for k in $kids; do kids="$kids $(children "$k")"; done
   end /var/run/oar-server.pid Almighty
@@ -23,8 +24,8 @@ if [ -e "$BED/oar.conf.orig" ] && is "${p:-}" Almighty; then
 fi
 end "$BED/run/sshd.pid" sshd
 end "$BED/pg/data/postmaster.pid" postgres -INT
-[ -e "$BED/oar.conf.orig" ] && cp -p "$BED/oar.conf.orig" /etc/oar/oar.conf
-if [ -e "$BED/user" ]; then
+[ -e "$orig" ] && mv "$orig" /etc/oar/oar.conf
+if id tuttioar >/dev/null 2>&1; then
   for d in /proc/[0-9]*; do [ "$(stat -c %U "$d" 2>/dev/null)" = tuttioar ] && kill -9 "${d#/proc/}" 2>/dev/null; done
   userdel tuttioar 2>/dev/null
 fi

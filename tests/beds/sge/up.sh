@@ -53,6 +53,7 @@ C
   # first name: the one that counts; the rest are names of this machine that all mean the master
   echo "$MASTER $( { hostname; awk '$1=="127.0.0.1"{for(i=2;i<=NF;i++)print $i}' /etc/hosts; } | grep -vx "$MASTER" | sort -u | tr '\n' ' ')" >"$R/default/common/host_aliases"
   sed "s#^execd_spool_dir .*#execd_spool_dir $R/spool/execd#; s/^min_uid.*/min_uid 0/; s/^min_gid.*/min_gid 0/; s#^mailer.*#mailer /bin/true#; s#^gid_range.*#gid_range 20000-20200#
+    s/^login_shells.*/login_shells csh/  # jobs run no login profile: this machine's may take long, or wait for a lock
     s/^load_report_time.*/load_report_time 00:00:03/; s/^max_unheard.*/max_unheard 00:00:15/; s/^reschedule_unknown.*/reschedule_unknown 00:00:05/
     s/^reporting_params.*/reporting_params accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00/" /usr/share/gridengine/default-configuration >"$BED/conf.global"
   chown -R sgeadmin:sgeadmin "$R"
@@ -65,7 +66,8 @@ sge() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 SGE_RO
   SGE_QMASTER_PORT="$SGE_QMASTER_PORT" SGE_EXECD_PORT="$SGE_EXECD_PORT" "$@" </dev/null >>"$BED/daemons.log" 2>&1; }
 # 4. qmaster
 pid_of "$R/spool/qmaster/qmaster.pid" sge_qmaster >/dev/null || sge sge_qmaster
-for _ in $(seq 50); do timeout 5 qconf -sh >/dev/null 2>&1 && break; sleep 0.1; done
+answers() { timeout 10 qconf -sh >/dev/null 2>&1; }
+within 60 answers || { tail -n 5 "$BED/daemons.log"; skip "sge bed NOT up: the qmaster does not answer"; }
 # 5. what it schedules (only into a new cell)
 if [ "${fresh:-0}" = 1 ]; then
   c=$BED/conf; mkdir -p "$c"; q() { timeout 20 qconf "$@" >>"$BED/init.log" 2>&1 || { echo "qconf $* failed:"; tail -n 3 "$BED/init.log"; exit 1; }; }
@@ -122,8 +124,6 @@ for ((i = 1; i <= NODES; i++)); do
   pid_of "$R/spool/execd/tutg$i/execd.pid" sge_execd >/dev/null || sge ip netns exec "tutg$i" unshare --uts sh -c "hostname tutg$i && exec sge_execd"
 done
 want=$(wc -w <<<"$HOSTS")
-for _ in $(seq 100); do
-  n=$(timeout 5 qstat -f 2>/dev/null | awk '/^all.q@/ && $4!="-NA-" && $6==""' | wc -l)
-  [ "$n" = "$want" ] && { echo "sge bed up: $n exec hosts"; exit 0; }; sleep 0.1
-done
-qstat -f; tail -n 5 "$R"/spool/qmaster/messages "$R"/spool/execd/*/messages; skip "sge bed NOT up: $n of $want"
+all_up() { n=$(timeout 10 qstat -f 2>/dev/null | awk '/^all.q@/ && $4!="-NA-" && $6==""' | wc -l); [ "$n" = "$want" ]; }
+within 90 all_up && { echo "sge bed up: $n exec hosts"; exit 0; }
+timeout 10 qstat -f; tail -n 5 "$R"/spool/qmaster/messages "$R"/spool/execd/*/messages; skip "sge bed NOT up: $n of $want"

@@ -84,9 +84,6 @@ for ((i = 1; i <= NODES; i++)); do
   alive "$BED/run/slurmd.node$i.pid" || clean unshare --uts sh -c "hostname node$i && exec slurmd -N node$i"
 done
 n=0
-for _ in $(seq 200); do
-  n=$(timeout 5 sinfo -h -N -p debug -o '%N %t' 2>/dev/null | grep -cE ' (idle|alloc|mix)$') || n=0
-  [ "$n" = "$NODES" ] && { echo "slurm bed up: $NODES nodes"; exit 0; }
-  sleep 0.1
-done
+all_up() { n=$(timeout 10 sinfo -h -N -p debug -o '%N %t' 2>/dev/null | grep -cE ' (idle|alloc|mix)$') || n=0; [ "$n" = "$NODES" ]; }
+within 90 all_up && { echo "slurm bed up: $NODES nodes"; exit 0; }
 tail -n 5 "$BED/log/slurmctld.log"; skip "slurm bed NOT up: $n of $NODES nodes"

@@ -51,11 +51,7 @@ for ((i = 1; i <= HOSTS; i++)); do
   echo "$!" >"$BED/run/h$i.pid"
 done
 for ((i = 1; i <= HOSTS; i++)); do
-  for k in $(seq 100); do
-    ssh -F "$BED/ssh_config" "h$i" true 2>/dev/null && break
-    [ "$k" = 100 ] && { echo "h$i does not answer"; cat "$BED/log/h$i.log"; exit 1; }
-    sleep 0.1
-  done
+  within 60 ssh -F "$BED/ssh_config" "h$i" true 2>/dev/null || { cat "$BED/log/h$i.log"; skip "ssh bed NOT up: h$i does not answer"; }
   # `clean ... &` is a subshell's pid: the host is its child
   p=$(cat "$BED/run/h$i.pid"); [[ $(readlink "/proc/$p/exe") == */unshare ]] || for c in $(cat /proc/"$p"/task/*/children); do echo "$c" >"$BED/run/h$i.pid"; done
 done

@@ -1,5 +1,8 @@
 #include "tests/parallel/cluster/bed.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +22,7 @@ std::filesystem::path BedTest::bed_;
 std::string BedTest::user_;
 std::string BedTest::name_;
 std::string BedTest::skip_reason_;
+UniqueFd BedTest::lock_;
 std::map<std::string, std::string> BedTest::env_before_;
 
 namespace {
@@ -29,40 +33,42 @@ std::string bed_script(const std::string& name, const char* script) {
   return std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name + "/" + script;
 }
 
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-// Processes that have the bed as program, folder, open file or argument.
-std::string processes_of(const std::filesystem::path& bed) {
-  std::string found;
+// Processes that have something below a path that begins so as program, folder, open file or argument.
+std::vector<pid_t> processes_of(const std::string& bed) {
+  std::vector<pid_t> found;
   for (const pid_t pid : all_pids()) {
+    if (pid == ::getpid()) continue;
     const std::filesystem::path folder = "/proc/" + std::to_string(pid);
-    bool ours = proc_text(pid, "cmdline").find(bed.string()) != std::string::npos;
+    bool ours = false;
+    for (const std::string& word : split_words(proc_text(pid, "cmdline")))
+      ours = ours || word.starts_with(bed) || word.find("=" + bed) != std::string::npos;
     std::error_code gone;  // it may end while we look
     const auto look = [&](const std::filesystem::path& link) {
-      const auto target = std::filesystem::read_symlink(link, gone).string();
-      ours = ours || target.starts_with(bed.string());
+      ours = ours || std::filesystem::read_symlink(link, gone).string().starts_with(bed);
     };
     for (const char* link : {"exe", "cwd", "root"}) look(folder / link);
     for (const auto& fd : std::filesystem::directory_iterator(folder / "fd", gone)) look(fd.path());
-    if (ours) found += std::to_string(pid) + " " + proc_text(pid, "cmdline") + "\n";
+    if (ours) found.push_back(pid);
   }
   return found;
 }
 
-// Beds of test programs that were killed.
-void remove_stale_beds(const std::string& name) {
-  const std::string prefix = "tutti-bed-" + name + "-";
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::temp_directory_path())) {
-    const std::string folder = entry.path().filename();
-    if (!folder.starts_with(prefix) || !is_number(folder.substr(prefix.size()))) continue;
-    if (std::filesystem::exists("/proc/" + folder.substr(prefix.size()))) continue;
-    run_command({.argv = {bed_script(name, "down.sh")},
-                 .env = {{"BED", entry.path().string()}},
-                 .timeout = std::chrono::seconds(120)});
-  }
+std::string describe(const std::vector<pid_t>& pids) {
+  std::string text;
+  for (const pid_t pid : pids) text += std::to_string(pid) + " " + proc_text(pid, "cmdline") + "\n";
+  return text;
+}
+
+CommandResult take_down(const std::string& name, const std::filesystem::path& bed) {
+  return run_command({.argv = {bed_script(name, "down.sh")},
+                      .env = {{"BED", bed.string()}},
+                      .timeout = std::chrono::seconds(120)});
+}
+
+// What a test program that was killed has left: daemons, drivers and workers, networks, users, its folder.
+void remove_stale_bed(const std::string& name, const std::string& bed) {
+  take_down(name, bed);
+  for (const pid_t pid : processes_of(bed + "/")) ::kill(pid, SIGKILL);
 }
 
 }  // namespace
@@ -72,13 +78,28 @@ void BedTest::bring_up(const std::string& name) {
   bring_down();
   name_ = name;
   skip_reason_.clear();
-  remove_stale_beds(name);
   // Not a TempFolder: those are closed to the users some daemons run as.
   bed_ = std::filesystem::temp_directory_path() /
          ("tutti-bed-" + name + "-" + std::to_string(::getpid()));
+  const std::string file =
+      (std::filesystem::exists("/run/lock") ? "/run/lock/tutti-bed-" : "/tmp/tutti-lock-") + name +
+      "-" + std::to_string(::getuid());
+  lock_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!lock_ || !eventually([] { return ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0; }, 600)) {
+    lock_.reset();
+    skip_reason_ = "another test program has this bed for longer than 10 minutes: " + file;
+    return;
+  }
+  const std::filesystem::path before = trim(read_file(file));
+  if (before.filename().string().starts_with("tutti-bed-" + name + "-"))
+    remove_stale_bed(name, before.string());
+  if (::ftruncate(lock_.get(), 0) != 0) throw_errno("cannot write " + file, errno);
+  write_all(lock_.get(), bed_.string() + "\n", file);
+  // The first time packages are installed, and HTCondor and Kubernetes make a system of their own.
+  const bool long_way = name == "htcondor" || name == "kube";
   const auto up = run_command({.argv = {bed_script(name, "up.sh")},
                                .env = {{"BED", bed_.string()}, {"PROGRAM", kProgram}},
-                               .timeout = std::chrono::seconds(3000)});
+                               .timeout = std::chrono::seconds(long_way ? 1800 : 600)});
   if (!up.ok()) {  // other people's daemons on a machine that may be slow: no failure of ours
     const char* required = std::getenv("TUTTI_BEDS_REQUIRED");
     ASSERT_FALSE(required != nullptr && std::string(required) == "1") << up.out << up.err;
@@ -100,15 +121,13 @@ void BedTest::bring_up(const std::string& name) {
 }
 
 bool BedTest::bring_down() {
-  if (name_.empty()) return true;
-  const auto down = run_command({.argv = {bed_script(name_, "down.sh")},
-                                 .env = {{"BED", bed_.string()}},
-                                 .timeout = std::chrono::seconds(120)});
+  if (name_.empty() || !lock_) return true;
+  const auto down = take_down(name_, bed_);
   bool clean = down.ok();
   if (!clean) std::fprintf(stderr, "%s\n", down.describe().c_str());
-  std::string left;
-  if (!eventually([&] { return (left = processes_of(bed_)).empty(); }, 20)) {
-    std::fprintf(stderr, "processes of the bed are left:\n%s", left.c_str());
+  std::vector<pid_t> left;
+  if (!eventually([&] { return (left = processes_of(bed_.string() + "/")).empty(); }, 20)) {
+    std::fprintf(stderr, "processes of the bed are left:\n%s", describe(left).c_str());
     clean = false;
   }
   if (std::filesystem::exists(bed_)) {
@@ -120,7 +139,20 @@ bool BedTest::bring_down() {
   env_before_.clear();
   name_.clear();
   user_.clear();
+  if (clean && ::ftruncate(lock_.get(), 0) != 0) clean = false;
+  lock_.reset();
   return clean;
+}
+
+void BedTest::bring_up_again() {
+  const auto up = run_command({.argv = {bed_script(name_, "up.sh")},
+                               .env = {{"BED", bed_.string()}, {"PROGRAM", kProgram}},
+                               .timeout = std::chrono::seconds(240)});
+  EXPECT_TRUE(up.ok()) << up.describe() << up.out;
+}
+
+std::filesystem::path BedTest::folder_of_tests() {
+  return skip_reason_.empty() ? bed_ : std::filesystem::temp_directory_path();
 }
 
 void BedTest::SetUp() {
@@ -221,6 +253,13 @@ std::string BedTest::wait_for_results(const std::filesystem::path& out) const {
   return read_file(out / "results.jsonl");
 }
 
+ExitStatus BedTest::end_of(Process& driver, const std::string& what) {
+  if (const auto ended = driver.wait_for(std::chrono::seconds(240))) return *ended;
+  ADD_FAILURE() << what << " has not ended after 240 s";
+  driver.signal_group(SIGKILL);
+  return driver.wait();
+}
+
 std::uint64_t BedTest::num_ok(const std::filesystem::path& out) {
   std::error_code none;
   return std::filesystem::exists(out / "manifest.json", none) ? count_items(out).ok : 0;
@@ -254,9 +293,8 @@ std::vector<pid_t> BedTest::worker_pids(const std::filesystem::path& out) {
     const std::string line = proc_text(pid, "cmdline");
     const bool supervisor =
         line.find(" --async ") != std::string::npos && line.find(" --name ") == std::string::npos;
-    if (program.filename() == "tutti" && trim(proc_text(pid, "comm")) != "tutti-keeper" &&
-        !supervisor)
-      found.push_back(pid);
+    const bool ours = program.filename() == "tutti" || program.filename() == "test_cluster";
+    if (ours && trim(proc_text(pid, "comm")) != "tutti-keeper" && !supervisor) found.push_back(pid);
   }
   return without_forks(found);
 }

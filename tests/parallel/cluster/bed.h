@@ -24,7 +24,9 @@ Json where(std::uint64_t index);  // 20 ms; {"host", "pid", "job", "gpus"} of th
 }  // namespace bed_items
 
 // Suites of one bed share it: the first brings it up; it goes down when another is wanted, or with
-// the program (see main.cpp).
+// the program (see main.cpp). A machine has each bed once (ports, users, names of hosts): a lock is held from before it
+// comes up until it is down, and whoever has it first removes what a killed program left. A bed that does not
+// come up is a skip with the reason; one that is up and fails, or does not go down, is a failure.
 //
 //   class Slurm : public BedTest {
 //    protected:
@@ -37,6 +39,8 @@ class BedTest : public ::testing::Test {
 
  protected:
   static void bring_up(const std::string& name);
+  // Hosts that a test has taken down.
+  static void bring_up_again();
   void SetUp() override;  // skips the test when the bed cannot be had
   void TearDown() override;
 
@@ -63,6 +67,8 @@ class BedTest : public ::testing::Test {
   std::string local_results(int count, const std::vector<std::string>& command);
   // Waits for the asynchronous run in `out`; its results, or what went wrong.
   std::string wait_for_results(const std::filesystem::path& out) const;
+  // The end of a driver in the background. One that takes longer than any may is killed, and the test fails.
+  static ExitStatus end_of(Process& driver, const std::string& what);
   // Items of the run in `out` that are done and ok.
   static std::uint64_t num_ok(const std::filesystem::path& out);
   // All logs of the workers in `out`.
@@ -70,20 +76,22 @@ class BedTest : public ::testing::Test {
 
   // Runs a shell line; its trimmed output.
   static std::string sh(const std::string& line);
-  static bool eventually(const std::function<bool()>& condition, double limit_s = 60);
+  static bool eventually(const std::function<bool()>& condition, double limit_s = 120);
   // Processes with all of these words on their command line.
   static std::vector<pid_t> processes_with(const std::vector<std::string>& words);
   // The processes that run the items of the run in `out`.
   static std::vector<pid_t> worker_pids(const std::filesystem::path& out);
 
   static std::filesystem::path bed_;
-  static std::string user_;  // whom the scheduler lets submit; empty: us
-  TempFolder folder_{"tutti-bed"};
+  static std::string user_;                       // whom the scheduler lets submit; empty: us
+  TempFolder folder_{"test", folder_of_tests()};  // in the bed: what works in it is of the bed
   std::atomic<int> next_run_{0};
 
  private:
+  static std::filesystem::path folder_of_tests();
   static std::string name_;
   static std::string skip_reason_;
+  static UniqueFd lock_;
   static std::map<std::string, std::string> env_before_;  // variables the bed has changed
 };
 

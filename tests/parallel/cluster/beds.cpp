@@ -26,6 +26,8 @@ std::string worker_program(const std::filesystem::path& folder, const std::strin
   return path.string();
 }
 
+const std::string kWaits = ", job_script_prologue: ['exec sleep 1000']";
+
 std::string or_else(const std::string& text, const std::string& otherwise) {
   return text.empty() ? otherwise : text;
 }
@@ -60,9 +62,9 @@ std::function<void()> Slurm::take_a_node_down(const std::filesystem::path&) cons
     EXPECT_TRUE(eventually([this] { return queue_is_empty(); })) << sh("squeue");
   };
 }
-// Slurm counts in minutes: with a margin of 54 s workers leave after 6 s at the latest.
+// Slurm counts in minutes.
 std::string Slurm::short_lived_block(int n_workers) const {
-  return block(n_workers, ", drain_margin: 54", "1m");
+  return block(n_workers, ", drain_margin: 48", "1m");
 }
 std::vector<std::string> Slurm::jobs(const std::string& state) {
   return split_words(sh("squeue -h -r -t " + state + " -o %i"));
@@ -105,7 +107,10 @@ std::function<void()> Sge::take_a_node_down(const std::filesystem::path&) const 
   };
 }
 std::string Sge::short_lived_block(int n_workers) const {
-  return block(n_workers, ", drain_margin: 5", "'00:00:12'");
+  return block(n_workers, ", drain_margin: 18", "'00:00:30'");
+}
+std::string Sge::stillborn_block(int n_workers) const {
+  return block(n_workers, kWaits, "'00:00:05'");
 }
 
 // ---- OAR
@@ -143,7 +148,10 @@ std::function<void()> Oar::take_a_node_down(const std::filesystem::path&) const 
   };
 }
 std::string Oar::short_lived_block(int n_workers) const {
-  return block(n_workers, ", drain_margin: 12", "'0:0:20'");
+  return block(n_workers, ", drain_margin: 18", "'0:0:30'");
+}
+std::string Oar::stillborn_block(int n_workers) const {
+  return block(n_workers, kWaits, "'0:0:5'");
 }
 
 // ---- HTCondor, in a Debian 13 chroot; `tutti` runs in there too, as an ordinary user
@@ -202,7 +210,7 @@ std::string HTCondor::prologue_block(int n_workers, const std::string& line) con
 }
 // HTCondor has no walltime: workers are told how long they may live.
 std::string HTCondor::short_lived_block(int n_workers) const {
-  return block(n_workers, ", worker_extra_args: ['--lifetime', 6s, '--lifetime-stagger', 1s]");
+  return block(n_workers, ", worker_extra_args: ['--lifetime', 12s, '--lifetime-stagger', 1s]");
 }
 
 // ---- ssh
@@ -222,8 +230,8 @@ std::vector<Refusal> Ssh::refusals() const {
 std::function<void()> Ssh::take_a_node_down(const std::filesystem::path&) const {
   sh("kill -9 $(cat " + (bed_ / "run/h2.pid").string() + "); ip link set tutv3 down");
   return [] {
-    sh("ip link set tutv3 up; BED=" + bed_.string() + " " +
-       TUTTI_SOURCE_DIR "/tests/beds/ssh/up.sh");
+    sh("ip link set tutv3 up");
+    bring_up_again();
   };
 }
 
@@ -275,7 +283,7 @@ std::function<void()> Kube::take_a_node_down(const std::filesystem::path&) const
   if (node.empty()) return {};
   sh("kill -9 $(cat " + (bed_ / "run" / (node + ".pid")).string() + "); kubectl delete pods " +
      "--wait=false --field-selector=spec.nodeName=" + node);
-  return [] { sh("BED=" + bed_.string() + " " + TUTTI_SOURCE_DIR "/tests/beds/kube/up.sh"); };
+  return [] { bring_up_again(); };
 }
 
 // ---- the fakes
@@ -308,8 +316,11 @@ std::function<void()> Fake::take_a_node_down(const std::filesystem::path&) const
 }
 // LSF counts in minutes.
 std::string Fake::short_lived_block(int n_workers) const {
-  return env_ == "lsf" ? block(n_workers, ", drain_margin: 54", "1m")
-                       : block(n_workers, ", drain_margin: 3", "'00:00:08'");
+  return env_ == "lsf" ? block(n_workers, ", drain_margin: 48", "1m")
+                       : block(n_workers, ", drain_margin: 8", "'00:00:20'");
+}
+std::string Fake::stillborn_block(int n_workers) const {
+  return env_ == "lsf" ? "" : block(n_workers, kWaits, "'00:00:03'");
 }
 void Fake::conduct(const Json& how) {
   for (const char* counter : {"submitted", "queries", "preempted"})

@@ -47,8 +47,10 @@ class ClusterBed : public BedTest {
   virtual std::string prologue_block(int n_workers, const std::string& line) const {
     return block(n_workers, ", job_script_prologue: ['" + line + "']");
   }
-  // Options that make workers leave after a few seconds; empty: no time limits here.
+  // Options that make workers leave after 12 s (a busy machine takes some to start them); empty: no time limits here.
   virtual std::string short_lived_block(int n_workers) const = 0;
+  // Jobs whose time is up before their workers begin; empty: no walltimes of seconds here.
+  virtual std::string stillborn_block(int /*n_workers*/) const { return ""; }
 };
 
 class Slurm : public ClusterBed {
@@ -96,6 +98,7 @@ class Sge : public ClusterBed {
   std::string requeue_line(const std::string& job) const override { return "qmod -rj " + job; }
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int n_workers) const override;
+  std::string stillborn_block(int n_workers) const override;
 };
 
 class Oar : public ClusterBed {
@@ -112,6 +115,7 @@ class Oar : public ClusterBed {
   std::string cancel_line(const std::string& job) const override { return "oardel " + job; }
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int n_workers) const override;
+  std::string stillborn_block(int n_workers) const override;
 };
 
 class HTCondor : public ClusterBed {
@@ -164,6 +168,7 @@ class Fake : public ClusterBed {
   bool queue_is_empty() const override;
   std::function<void()> take_a_node_down(const std::filesystem::path& out) const override;
   std::string short_lived_block(int n_workers) const override;
+  std::string stillborn_block(int n_workers) const override;
   // How the scheduler behaves from now on.
   static void conduct(const Json& how);
   void TearDown() override;

@@ -7,6 +7,7 @@
 //   node down                         1     3    x      4       3    x                     x
 //   driver kill -9                    x     x    x      x       x    x                     x
 //   walltime shorter than the work    x     x    x      5       -    x                     -
+//   walltime over before the start    -     x    x      -       -    x (not LSF)           -
 //   requeue                           x     x    -      x       -    x                     -
 //   wrong queue, account, memory      x     x    6      6       7    x                     8
 //   four drivers at once              x     x    x      x       x    x                     x
@@ -63,7 +64,7 @@ class Faults : public Bed {
   // The results when it is over; what went wrong instead of them.
   std::string finish(Run& run) {
     open_gate();
-    const auto status = run.driver.wait();
+    const auto status = this->end_of(run.driver, "the driver, with the gate open,");
     if (!status.ok()) return status.describe() + story(run);
     return this->wait_for_results(run.out);
   }
@@ -156,15 +157,34 @@ TYPED_TEST(Faults, AKilledDriverIsResumedOrNotMissed) {
 TYPED_TEST(Faults, WorkersLeaveBeforeTheirTimeIsUpAndAreReplaced) {
   const std::string block = this->short_lived_block(2);
   if (block.empty()) GTEST_SKIP() << "no time limits here";
-  const std::string expected = this->expected_of(350);
+  const std::string expected = this->expected_of(700);
   for (const bool async : {false, true}) {
-    auto run = this->start(block, 350, async, false);
+    auto run = this->start(block, 700, async, false);
     EXPECT_EQ(this->finish(run), expected);
     const std::string logs = this->worker_logs(run.out);
     EXPECT_THAT(logs, HasSubstr("time is nearly up")) << "nobody had to leave";
     EXPECT_EQ(logs.find("strike"), std::string::npos) << logs;
     EXPECT_EQ(this->sh("cat " + run.out.string() + ".log").find("strike"), std::string::npos);
     this->expect_nothing_runs(run);
+  }
+}
+
+// A login profile that waits for a lock: each job's time is up before its worker begins.
+TYPED_TEST(Faults, JobsThatEndBeforeTheirWorkersBeginEndTheRun) {
+  const std::string block = this->stillborn_block(1);
+  if (block.empty()) GTEST_SKIP() << "no walltimes of seconds here";
+  for (const bool async : {false, true}) {
+    const auto out = this->folder_.path() / (async ? "async" : "sync");
+    auto run = this->map(block, out, 10, {"echo", "{}"}, async);
+    if (async) {
+      ASSERT_EQ(run.exit_code, 0) << run.err;
+      run = this->tutti({"wait", out.string()});
+    }
+    EXPECT_EQ(run.exit_code, 6) << run.out << run.err;
+    EXPECT_THAT(run.err, HasSubstr(async ? "a job ended before its worker was ready"
+                                         : "no worker came up, 3 starts of workers failed"));
+    EXPECT_THAT(run.err, HasSubstr("login profile"));
+    this->expect_nothing_runs({out, async, {}});
   }
 }
 
@@ -218,7 +238,8 @@ TYPED_TEST(Faults, FourDriversOfBothKindsAtOnce) {
     drivers.push_back(this->start_map(this->block(2), outs.back(), 300, command, d % 2 == 1));
   }
   for (std::size_t d = 0; d < drivers.size(); ++d) {
-    EXPECT_TRUE(drivers[d].wait().ok()) << read_file(outs[d].string() + ".log");
+    EXPECT_TRUE(this->end_of(drivers[d], "driver " + std::to_string(d)).ok())
+        << read_file(outs[d].string() + ".log");
     EXPECT_EQ(this->wait_for_results(outs[d]), expected);
     this->expect_nothing_runs({outs[d], d % 2 == 1, {}});
   }
@@ -238,8 +259,8 @@ TYPED_TEST(Faults, QueriesThatHangCostNothingButNewWorkers) {
         0755);
   ::setenv("PATH", (shims.string() + ":" + path).c_str(), 1);
   ::setenv("TUTTI_BED_SHIMS", shims.c_str(), 1);
-  const std::string expected = this->expected_of(300);
-  auto run = this->start(this->block(3), 300, false);
+  const std::string expected = this->expected_of(160);
+  auto run = this->start(this->block(3), 160, false);  // few wait for the gate
   write_file_atomic(shims / "hang", "");
   this->provoke_a_query(run.out);
   EXPECT_TRUE(this->eventually([&] { return std::filesystem::exists(shims / "hangs"); }, 120));

@@ -1,4 +1,6 @@
 // What Slurm (tests/beds/slurm) has beyond the table of faults: the client's view, GPUs, odd names.
+#include <signal.h>
+
 #include <set>
 
 #include "tests/parallel/cluster/beds.h"
@@ -83,11 +85,9 @@ TEST_F(SlurmClient, AKilledWorkerIsReplaced) {
   const auto results = run(slurm(2), "where", 600, &report, [&](std::uint64_t done) {
     if (done < 60 || killed) return;
     killed = true;
-    // the workers are processes of this machine, under slurmstepd
-    const auto pids =
-        split_words(sh("pgrep -f 'worker --run " + folder_.path().string() + ".* --id 0'"));
+    const auto pids = worker_pids(folder_.path());
     ASSERT_FALSE(pids.empty());
-    sh("kill -9 " + pids.front());
+    ::kill(pids.front(), SIGKILL);
   });
   ASSERT_TRUE(killed);
   EXPECT_EQ(std::count(results.begin(), results.end(), ""), 0);
@@ -96,7 +96,7 @@ TEST_F(SlurmClient, AKilledWorkerIsReplaced) {
 
 TEST_F(SlurmClient, WorkersDrainBeforeTheWalltimeAndAreReplaced) {
   RunReport report;
-  const auto results = run(settings(short_lived_block(2)), "where", 1000, &report);
+  const auto results = run(settings(short_lived_block(2)), "where", 2000, &report);
   EXPECT_EQ(std::count(results.begin(), results.end(), ""), 0);
   EXPECT_EQ(report.workers_lost, 0U) << "leaving in order is no loss";
   EXPECT_GT(report.workers.size(), 2U);
@@ -117,7 +117,7 @@ TEST_F(SlurmClient, ADriverSaysWhyItsJobsWait) {
     return tutti({"status", out.string()}).out.find("2 jobs wait: BeginTime") != std::string::npos;
   })) << tutti({"status", out.string()}).out;
   EXPECT_EQ(tutti({"cancel", out.string()}).exit_code, 0);
-  EXPECT_EQ(driver.wait().exit_code, 85);
+  EXPECT_EQ(end_of(driver, "the driver that was cancelled").exit_code, 85);
   EXPECT_TRUE(eventually([&] { return queue_is_empty(); })) << "jobs were left";
 }
 

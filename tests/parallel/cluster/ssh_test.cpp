@@ -44,7 +44,7 @@ TEST_F(SshClient, AHostThatIsPoweredOffLosesNoItem) {
   EXPECT_EQ(std::count(results.begin(), results.end(), ""), 0);
   EXPECT_EQ(report.failed, 0U);
   EXPECT_TRUE(eventually([&] { return workers_left() == 0; }));
-  sh("BED=" + bed_.string() + " " + TUTTI_SOURCE_DIR "/tests/beds/ssh/up.sh");
+  bring_up_again();
 }
 
 TEST_F(SshClient, AnUnknownHostIsNamed) {
