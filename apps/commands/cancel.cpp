@@ -69,11 +69,9 @@ int run_cancel(int argc, char** argv) {
   bool now = false;
   CLI::App app{
       "Stop the run in an output folder; it can be resumed\n"
-      "exit: 0 it has stopped (of a driver that was killed the jobs are taken out of the queue), 6 "
-      "and "
-      "so it has, but the scheduler did not take its jobs out of the queue: they are named, and "
-      "the "
-      "same command tries again",
+      "exit: 0 it has stopped; the jobs of a driver that was killed are out of the queue\n"
+      "      6 it has stopped, but jobs may still be in the queue: they are named, and the same\n"
+      "        command tries again",
       "tutti cancel"};
   app.add_option("folder", folder, "the output folder")->required();
   app.add_flag("--now", now, "do not let running items finish");
