@@ -196,9 +196,7 @@ endfunction()
 function(tutti_add_tests name)
   cmake_parse_arguments(T "TORCH" "LABEL;TIMEOUT" "SOURCES;LIBS;PROPERTIES" ${ARGN})
   add_executable(${name} ${T_SOURCES})
-  target_link_libraries(${name} PRIVATE tutti_flags ${T_LIBS} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE TUTTI_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
-                                             TUTTI_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE tutti_flags ${T_LIBS} tutti_test_places GTest::gmock GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${TUTTI_COLD_FLAGS})  # tests wait for compilers, not for themselves
   if(T_TORCH)
     tutti_use_torch(${name} PRIVATE)

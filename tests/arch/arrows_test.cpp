@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 
@@ -32,11 +33,11 @@ const std::set<std::string> kTorchRooms = {"trainer", "speech", "systems"};
 TEST(Architecture, IncludesFollowTheArrows) {
   static const std::regex kInclude(R"(^\s*#\s*include\s*[<"]([^">]+)[">])");
   int num_files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "tutti")) {
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(in_source("tutti")))) {
     const std::string extension = entry.path().extension().string();
     if (extension != ".h" && extension != ".cpp" && extension != ".cu") continue;
     ++num_files;
-    const fs::path relative = fs::relative(entry.path(), fs::path(TUTTI_SOURCE_DIR) / "tutti");
+    const fs::path relative = fs::relative(entry.path(), fs::path(in_source("tutti")));
     const std::string room = relative.begin()->string();
     ASSERT_TRUE(kAllowed.contains(room)) << "a room without a row in the table: " << room;
     for (const auto& line : split(read_file(entry.path()), '\n')) {
@@ -71,7 +72,7 @@ const std::map<std::string, std::set<std::string>> kParallelArrows = {
 
 TEST(Architecture, ArrowsInsideTheParallelRoomGoOneWay) {
   static const std::regex kInclude(R"(^\s*#\s*include\s*"tutti/parallel/(\w+)/)");
-  const fs::path room = fs::path(TUTTI_SOURCE_DIR) / "tutti" / "parallel";
+  const fs::path room = fs::path(in_source("tutti")) / "parallel";
   for (const auto& entry : fs::recursive_directory_iterator(room)) {
     const fs::path relative = fs::relative(entry.path(), room);
     if (!entry.is_regular_file() || !relative.has_parent_path()) continue;
@@ -89,7 +90,7 @@ TEST(Architecture, ArrowsInsideTheParallelRoomGoOneWay) {
 // What is installed is enough for itself, and for the examples and plugins that are shown.
 TEST(Architecture, PublicHeadersIncludePublicHeaders) {
   static const std::regex kInclude(R"re((?:^|\n)\s*#\s*include\s*"(tutti/[^"]+)")re");
-  const fs::path source = TUTTI_SOURCE_DIR;
+  const fs::path source = in_source();
   std::set<std::string> listed;
   for (const auto& line : split(read_file(source / "cmake/public_headers.txt"), '\n'))
     if (line.starts_with("tutti/")) listed.insert(line);
@@ -113,7 +114,7 @@ TEST(Architecture, PublicHeadersIncludePublicHeaders) {
 // A folder with more files of a kind than a reader can take in is split.
 TEST(Architecture, FoldersStaySmall) {
   std::map<std::string, int> files;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "tutti"))
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(in_source("tutti"))))
     if (entry.is_regular_file())
       ++files[entry.path().parent_path().string() + "/*" + entry.path().extension().string()];
   for (const auto& [kind, count] : files) EXPECT_LE(count, 25) << kind;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 
@@ -54,7 +55,7 @@ class TwoHosts : public testing::Test {
   // `tutti launch`.
   static Words launch_on(int node, const std::string& nodes, const Words& meet,
                          const Words& command) {
-    Words argv = {"ip", "netns", "exec", host(node), TUTTI_BIN_DIR "/tutti", "launch"};
+    Words argv = {"ip", "netns", "exec", host(node), in_bin("tutti"), "launch"};
     const Words place = {"--nproc_per_node",  "2", "--nnodes", nodes, "--node_rank",
                          std::to_string(node)};
     argv.insert(argv.end(), place.begin(), place.end());

@@ -1,4 +1,5 @@
 #include "tutti/config/check.h"
+#include "tests/places.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
+const fs::path kHere = fs::path(in_source("tests/config"));
 
 FileChecker checker_with_gpus(int count) {
   FileChecker checker = systems::standard_checker();
@@ -408,7 +409,7 @@ TEST(Plugins, ALibraryAddsComponentsAndResolvers) {
   Problems problems;
   FileChecker checker = checker_with_gpus(0);
   const TempFolder folder;
-  const std::string library = std::string(TUTTI_BIN_DIR) + "/libtutti_test_plugin.so";
+  const std::string library = in_bin("libtutti_test_plugin.so");
   const fs::path file = folder.path() / "training.yaml";
   write_file_atomic(
       file, "plugins: [" + library +
@@ -433,7 +434,7 @@ TEST(Plugins, OnesThatCannotServeAreRefusedAtTheirLine) {
     return problems.describe();
   };
   const auto bad = [](int fault) {
-    return std::string(TUTTI_BIN_DIR) + "/libtutti_bad_plugin_" + std::to_string(fault) + ".so";
+    return in_bin("libtutti_bad_plugin_") + std::to_string(fault) + ".so";
   };
   EXPECT_THAT(problems_with("plugins: [" + bad(1) + "]\n"),
               AllOf(HasSubstr("training.yaml:1:11: plugins.0: "),

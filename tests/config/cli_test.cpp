@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 CommandResult run_tutti(std::vector<std::string> arguments,
                         std::map<std::string, std::string> env = {}) {
-  arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
+  arguments.insert(arguments.begin(), in_bin("tutti"));
   return run_command(
       {.argv = arguments, .env = std::move(env), .timeout = std::chrono::seconds(60)});
 }
@@ -30,7 +31,7 @@ std::vector<std::string> commands() {
     if (line.starts_with("  ") && line.size() > 2 && line[2] != ' ')
       names.push_back(split_words(line)[0]);
   EXPECT_GT(names.size(), 15U);
-  if (!fs::exists(std::string(TUTTI_BIN_DIR) + "/tutti-run"))
+  if (!fs::exists(in_bin("tutti-run")))
     std::erase_if(names, [](const std::string& name) {
       static const std::vector<std::string> kFront = {"config",   "doctor", "launch", "pack",
                                                       "parallel", "map",    "status", "wait",
@@ -71,7 +72,7 @@ TEST(CommandLine, HelpOfACommandIsItsHelp) {
   EXPECT_THAT(run_tutti({"config", "show", "--help"}).out,
               HasSubstr("example:\n  tutti config show "));
   EXPECT_EQ(run_tutti({"help", "mapp"}).exit_code, 2);
-  if (fs::exists(std::string(TUTTI_BIN_DIR) + "/tutti-run")) {  // not without torch
+  if (fs::exists(in_bin("tutti-run"))) {  // not without torch
     EXPECT_THAT(run_tutti({"help", "infer"}).out, HasSubstr("\n  tutti infer --model "));
   }
 }
@@ -290,8 +291,8 @@ TEST(CommandLine, AnOutputFolderThatOthersMayWriteBecomesOurs) {
   fs::create_directory(output);
   fs::permissions(output, fs::perms::all);
   const CommandResult result =
-      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "1", "--output_dir",
-                            output.string(), "--", "echo", "{}"}});
+      run_command({.argv = {in_bin("tutti"), "map", "--items", "1", "--output_dir", output.string(),
+                            "--", "echo", "{}"}});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_THAT(result.err, HasSubstr("only you may write in it from now on"));
   EXPECT_EQ(fs::status(output).permissions() & (fs::perms::group_write | fs::perms::others_write),

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -14,12 +15,12 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const fs::path kHere = fs::path(TUTTI_SOURCE_DIR) / "tests/config";
+const fs::path kHere = fs::path(in_source("tests/config"));
 
 // UUIDs, because numbers would be compared with the GPUs of a machine that has some.
 CommandResult run_tutti(std::vector<std::string> arguments,
                         const std::string& gpus = "GPU-0,GPU-1,GPU-2,GPU-3") {
-  arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
+  arguments.insert(arguments.begin(), in_bin("tutti"));
   return run_command({.argv = arguments,
                       .env = {{"CUDA_VISIBLE_DEVICES", gpus}},
                       .timeout = std::chrono::seconds(60)});
@@ -71,7 +72,7 @@ TEST(ConfigCommand, OptionsABackendDoesNotKnow) {
 
 TEST(ConfigCommand, EveryRecipeTakesItsParallelFiles) {
   int count = 0;
-  for (const auto& recipe : fs::directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "recipes")) {
+  for (const auto& recipe : fs::directory_iterator(fs::path(in_source("recipes")))) {
     const fs::path conf = recipe.path() / "conf";
     if (!fs::exists(conf / "inference.yaml")) continue;
     for (const auto& overlay : fs::directory_iterator(conf)) {
@@ -88,8 +89,7 @@ TEST(ConfigCommand, EveryRecipeTakesItsParallelFiles) {
 }
 
 TEST(ConfigCommand, ABatchSizeInTheWrongPlaceIsShownItsOwn) {
-  const std::string file =
-      (fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf/training.yaml").string();
+  const std::string file = (fs::path(in_source("recipes/digits/conf/training.yaml"))).string();
   for (const char* place : {"dataloader.train.", "dataloader.train.iter_factory."}) {
     const CommandResult result =
         run_tutti({"config", "check", "--no_files", file, std::string(place) + "batch_size=8"});
@@ -210,8 +210,8 @@ TEST(Doctor, AlwaysAnswers) {
 TEST(Doctor, SaysHowBf16IsMultipliedHere) {
   const Json amx = parse_json(run_tutti({"doctor", "--json"}).out, "doctor")["machine"]["amx"];
   EXPECT_TRUE(amx["shown"].is_boolean() && amx["fault"].is_string());
-  const CommandResult limited = run_command(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "doctor"}, .env = {{"DNNL_MAX_CPU_ISA", "AVX2"}}});
+  const CommandResult limited =
+      run_command({.argv = {in_bin("tutti"), "doctor"}, .env = {{"DNNL_MAX_CPU_ISA", "AVX2"}}});
   EXPECT_THAT(limited.out, HasSubstr("DNNL_MAX_CPU_ISA=AVX2 stands"));
 }
 

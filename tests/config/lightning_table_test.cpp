@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -24,7 +25,7 @@ struct Row {
 
 // The rows under "| HEADING | here |".
 std::vector<Row> table(const std::string& heading) {
-  const std::string page = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/trainer.md");
+  const std::string page = read_file(fs::path(in_source("docs/trainer.md")));
   const std::size_t start = page.find("| " + heading + " | here |");
   EXPECT_NE(start, std::string::npos) << heading;
   std::vector<Row> rows;
@@ -52,7 +53,7 @@ CommandResult check(const std::string& trainer) {
   const fs::path file = folder.path() / "training.yaml";
   write_file_atomic(
       file, "optimizer: {_target_: torch.optim.Adam, lr: 0.001}\ntrainer: " + trainer + "\n");
-  return run_command({.argv = {TUTTI_BIN_DIR "/tutti", "config", "check", file.string()},
+  return run_command({.argv = {in_bin("tutti"), "config", "check", file.string()},
                       .env = {{"CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1"}},
                       .timeout = std::chrono::seconds(60)});
 }

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "tests/places.h"
 #include "tutti/config/config_files.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
@@ -115,7 +116,7 @@ TEST(ParallelName, ABlockThatNothingUsesIsWarnedAbout) {
 }
 
 CommandResult run_tutti(std::vector<std::string> arguments, const fs::path& folder = ".") {
-  arguments.insert(arguments.begin(), std::string(TUTTI_BIN_DIR) + "/tutti");
+  arguments.insert(arguments.begin(), in_bin("tutti"));
   return run_command({.argv = arguments, .cwd = folder, .timeout = std::chrono::seconds(60)});
 }
 
@@ -264,8 +265,7 @@ TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
   ::setenv("CUDA_VISIBLE_DEVICES", "",
            1);  // a machine with fewer GPUs than workers would be told so
   int count = 0;
-  for (const auto& entry :
-       fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / "recipes")) {
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(in_source("recipes")))) {
     if (entry.path().extension() != ".yaml" ||
         entry.path().string().find("/conf/") == std::string::npos)
       continue;
@@ -284,8 +284,7 @@ TEST(ConfigShow, WorksForEveryFileOfEveryRecipe) {
 }
 
 TEST(Template, AnotherTokenizerIsCaughtWhereThePreprocessorDisagrees) {
-  const std::string file =
-      (fs::path(TUTTI_SOURCE_DIR) / "recipes/TEMPLATE/conf/training.yaml").string();
+  const std::string file = (fs::path(in_source("recipes/TEMPLATE/conf/training.yaml"))).string();
   const CommandResult half = run_tutti({"config", "check", file, "tokenizer.model_type=word"});
   EXPECT_EQ(half.exit_code, 2);
   EXPECT_THAT(half.err, HasSubstr("got 'bpe', but tokenizer.model_type is 'word'"));
@@ -296,7 +295,7 @@ TEST(Template, AnotherTokenizerIsCaughtWhereThePreprocessorDisagrees) {
 }
 
 TEST(ConfigShow, ShowsDefaultsAndChosenBlockAsTheProgramsSeeThem) {
-  const fs::path file = fs::path(TUTTI_SOURCE_DIR) / "recipes/TEMPLATE/conf/training.yaml";
+  const fs::path file = fs::path(in_source("recipes/TEMPLATE/conf/training.yaml"));
   const Json shown =
       parse_json(run_tutti({"config", "show", file.string(), "--json", "seed=3"}).out, "show");
   EXPECT_EQ(shown["seed"], 3);

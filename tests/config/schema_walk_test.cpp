@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 
+#include "tests/places.h"
 #include "tutti/config/reference.h"
 #include "tutti/config/schemas/data.h"
 #include "tutti/config/schemas/files.h"
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 std::string working_sources() {
   std::string text;
   for (const char* root : {"tutti", "apps"})
-    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TUTTI_SOURCE_DIR) / root)) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(in_source()) / root)) {
       const std::string path = entry.path().string();
       const std::string extension = entry.path().extension().string();
       if (extension != ".cpp" && extension != ".h") continue;
@@ -52,7 +53,7 @@ TEST(Schemas, EveryKeyOfAFileIsReadSomewhere) {
 
 TEST(Schemas, EveryTableIsInTheReference) {
   const FileChecker checker = systems::standard_checker();
-  const std::string reference = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md");
+  const std::string reference = read_file(fs::path(in_source("docs/config-reference.md")));
   for (const SchemaInfo& info : systems::reference_tables()) {
     EXPECT_NE(reference.find("## " + info.name + "\n"), std::string::npos) << info.name;
     for (const FieldInfo& field : info.fields) {

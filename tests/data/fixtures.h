@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
@@ -58,7 +59,7 @@ inline std::filesystem::path shared_data() {
   std::vector<std::filesystem::path> places;
   if (const char* shared = std::getenv("TUTTI_SHARED"))
     places.push_back(std::filesystem::path(shared) / "data");
-  places.push_back(std::filesystem::path(TUTTI_SOURCE_DIR) / ".." / "shared" / "data");
+  places.push_back(std::filesystem::path(in_source("..")) / "shared" / "data");
   for (const auto& place : places)
     if (std::filesystem::exists(place / "fsdd.tar.gz")) return place;
   return {};

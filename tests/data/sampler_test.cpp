@@ -1,4 +1,5 @@
 #include "tutti/data/batching/sampler.h"
+#include "tests/places.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,8 +41,7 @@ BatchSettings settings_of(const Json& json) {
 }
 
 TEST(Samplers, MakeTheBatchesOfEspnetsOwn) {
-  const Json golden = parse_json(
-      read_file(std::string(TUTTI_SOURCE_DIR) + "/tests/data/golden/samplers.json"), "golden");
+  const Json golden = parse_json(read_file(in_source("tests/data/golden/samplers.json")), "golden");
   std::map<std::string, int> checked;
   for (const Json& one : golden["cases"]) {
     const std::string type = one["settings"]["type"];

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/text.h"
 
@@ -47,7 +48,7 @@ inline std::vector<Block> blocks_of(const std::filesystem::path& page) {
 inline std::vector<std::filesystem::path> docs_pages() {
   std::vector<std::filesystem::path> pages;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(TUTTI_SOURCE_DIR) / "docs"))
+       std::filesystem::directory_iterator(std::filesystem::path(in_source("docs"))))
     if (entry.path().extension() == ".md") pages.push_back(entry.path());
   return pages;
 }

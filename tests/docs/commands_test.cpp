@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/docs/blocks.h"
+#include "tests/places.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
 
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-const fs::path kSource = TUTTI_SOURCE_DIR;
+const fs::path kSource = in_source();
 
 // Programs of others, alone or before `tutti`.
 const std::set<std::string> kForeign = {
@@ -92,7 +93,7 @@ std::string help_of(const Words& command) {
   const auto found = known.find(command);
   if (found != known.end()) return found->second;
   Words argv = command;
-  argv.insert(argv.begin(), TUTTI_BIN_DIR "/tutti");
+  argv.insert(argv.begin(), in_bin("tutti"));
   argv.emplace_back("--help");
   const auto result = run_command({.argv = argv, .timeout = std::chrono::minutes(1)});
   return known[command] = result.ok() ? result.out : "";
@@ -164,7 +165,7 @@ TEST(Docs, CommandsAreInTheHelp) {
 
 // Examples of `tutti run` with the files of a recipe, as --help, docs/commands.md and docs/getting-started.md have them.
 TEST(Docs, ExamplesOfRunAreWholeCommands) {
-  std::string text = run_command({.argv = {TUTTI_BIN_DIR "/tutti", "run", "--help"}}).out;
+  std::string text = run_command({.argv = {in_bin("tutti"), "run", "--help"}}).out;
   for (const char* page : {"docs/commands.md", "docs/getting-started.md"})
     text += read_file(kSource / page);
   text = std::regex_replace(text, std::regex(R"(\\\n *)"), "");
@@ -180,9 +181,8 @@ TEST(Docs, ExamplesOfRunAreWholeCommands) {
     for (const auto& [named, meant] : files)
       if (const auto at = line.find(named); at != std::string::npos)
         line.replace(at, named.size(), meant);
-    const auto result =
-        run_command({.argv = {"bash", "-c", TUTTI_BIN_DIR "/tutti " + line + " --dry_run"},
-                     .cwd = kSource / "recipes/digits"});
+    const auto result = run_command({.argv = {"bash", "-c", in_bin("tutti ") + line + " --dry_run"},
+                                     .cwd = kSource / "recipes/digits"});
     EXPECT_TRUE(result.ok()) << result.describe();
     ++count;
   }
@@ -194,7 +194,7 @@ TEST(Docs, StagesCompleteInBash) {
   const auto complete = [&](const std::string& words) {
     return run_command(
                {.argv = {"bash", "-c",
-                         "PATH=" TUTTI_BIN_DIR ":$PATH; . " + script + "; COMP_WORDS=(" + words +
+                         "PATH=" + in_bin() + ":$PATH; . " + script + "; COMP_WORDS=(" + words +
                              "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tutti; echo "
                              "\"${COMPREPLY[*]}\""}})
         .out;
@@ -213,7 +213,7 @@ TEST(Docs, RecipesAreCheckedAsTheirReadmesTypeThem) {
       if (block.language != "sh") continue;
       for (const Words& words : commands_of(block)) {
         const bool stage = words[0] == "tutti" && words.size() > 1 && words[1] == "train";
-        Words check = {TUTTI_BIN_DIR "/tutti", "config", "check", "--no_files"};
+        Words check = {in_bin("tutti"), "config", "check", "--no_files"};
         for (const auto& word : words) {
           if (!std::regex_match(word, kFile)) continue;
           EXPECT_TRUE(fs::exists(entry.path() / word)) << block.where << ": " << word;

@@ -15,6 +15,7 @@
 #include <regex>
 
 #include "tests/docs/blocks.h"
+#include "tests/places.h"
 #include "tutti/core/subprocess.h"
 
 namespace tutti {
@@ -61,14 +62,14 @@ bool matches(const std::string& text, const std::string& pattern) {
 }
 
 TEST(Docs, MarkedExamplesPrintWhatTheySay) {
-  const std::string path = std::string(TUTTI_BIN_DIR) + ":" + std::getenv("PATH");
+  const std::string path = in_bin() + ":" + std::getenv("PATH");
   int count = 0;
   for (const fs::path& page : docs_pages()) {
     for (const auto& example : examples_of(page)) {
       SCOPED_TRACE(example.where + ": " + example.command);
       const auto result = run_command({.argv = {"bash", "-c", example.command},
                                        .env = {{"PATH", path}, {"LC_ALL", "C.UTF-8"}},
-                                       .cwd = TUTTI_SOURCE_DIR,
+                                       .cwd = in_source(),
                                        .timeout = std::chrono::minutes(2)});
       EXPECT_TRUE(result.ok()) << result.describe();
       EXPECT_TRUE(matches(result.out, example.expected)) << "printed:\n"
@@ -85,7 +86,7 @@ TEST(Docs, MarkedExamplesPrintWhatTheySay) {
 TEST(Docs, YamlBlocksPassTheCheck) {
   const TempFolder folder;
   const fs::path file = folder.path() / "block.yaml";
-  const std::string library = TUTTI_BIN_DIR "/libtutti_docs_plugin_";
+  const std::string library = in_bin("libtutti_docs_plugin_");
   const std::string plugins =
       "plugins: [" + library + "model.so, " + library + "parts.so, " + library + "runner.so]\n";
   int count = 0;
@@ -96,9 +97,9 @@ TEST(Docs, YamlBlocksPassTheCheck) {
       for (const auto& line : block.lines)
         if (!line.starts_with("plugins: ")) text += line + "\n";
       write_file_atomic(file, text);
-      const auto result = run_command(
-          {.argv = {TUTTI_BIN_DIR "/tutti", "config", "check", "--no_files", file.string()},
-           .timeout = std::chrono::minutes(1)});
+      const auto result =
+          run_command({.argv = {in_bin("tutti"), "config", "check", "--no_files", file.string()},
+                       .timeout = std::chrono::minutes(1)});
       EXPECT_TRUE(result.ok()) << block.where << "\n" << text << result.err;
       ++count;
     }
@@ -106,9 +107,8 @@ TEST(Docs, YamlBlocksPassTheCheck) {
 }
 
 TEST(Docs, TheConfigReferenceIsUpToDate) {
-  const std::string committed = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/config-reference.md");
-  EXPECT_TRUE(run_command({.argv = {TUTTI_BIN_DIR "/tutti", "config", "reference"}}).out ==
-              committed)
+  const std::string committed = read_file(fs::path(in_source("docs/config-reference.md")));
+  EXPECT_TRUE(run_command({.argv = {in_bin("tutti"), "config", "reference"}}).out == committed)
       << "run: tutti config reference > docs/config-reference.md";
 }
 
@@ -118,7 +118,7 @@ TEST(Docs, LinksBetweenPagesLeadSomewhere) {
     const std::string text = read_file(page);
     for (auto it = std::sregex_iterator(text.begin(), text.end(), kPage);
          it != std::sregex_iterator(); ++it)
-      EXPECT_TRUE(fs::exists(fs::path(TUTTI_SOURCE_DIR) / it->str()))
+      EXPECT_TRUE(fs::exists(fs::path(in_source()) / it->str()))
           << page.filename() << " names " << it->str();
   }
 }

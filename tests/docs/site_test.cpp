@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/docs/blocks.h"
+#include "tests/places.h"
 #include "tests/systems/web_driver.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kSource = TUTTI_SOURCE_DIR;
+const fs::path kSource = in_source();
 
 std::vector<std::string> all_matches(const std::string& text, const std::regex& pattern) {
   std::vector<std::string> found;

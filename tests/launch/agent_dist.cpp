@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/places.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
@@ -19,8 +20,8 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace std::chrono_literals;
 
-const std::string kTutti = TUTTI_BIN_DIR "/tutti";
-const std::string kProbe = TUTTI_BIN_DIR "/launch_probe";
+const std::string kTutti = in_bin("tutti");
+const std::string kProbe = in_bin("launch_probe");
 
 bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 60s) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/beds/two_hosts.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 
 namespace tutti::launch {
@@ -11,7 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::string kProbe = TUTTI_BIN_DIR "/launch_probe";
+const std::string kProbe = in_bin("launch_probe");
 
 using TwoHosts = tests::TwoHosts;
 

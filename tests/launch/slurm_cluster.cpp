@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/beds/slurm_nodes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -18,7 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
-const std::string kProbe = TUTTI_BIN_DIR "/launch_probe";
+const std::string kProbe = in_bin("launch_probe");
 
 CommandResult run(std::vector<std::string> argv, std::map<std::string, std::string> env = {}) {
   return run_command({.argv = std::move(argv), .env = std::move(env), .timeout = 200s});

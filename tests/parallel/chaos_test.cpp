@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/parallel/items.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/core/subprocess.h"
@@ -121,8 +122,8 @@ TEST(Chaos, AResultOfAGibibyteGoesThroughAFile) {
   const TempFolder folder;
   const fs::path out = folder.path() / "out";
   const auto r = run_command(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "1", "--output_dir", out.string(),
-                "--quiet", "--", "sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x"},
+      {.argv = {in_bin("tutti"), "map", "--items", "1", "--output_dir", out.string(), "--quiet",
+                "--", "sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x"},
        .timeout = std::chrono::seconds(380)});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_GT(fs::file_size(out / "results.jsonl"), 1073741824U);

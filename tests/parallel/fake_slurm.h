@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/parallel/items.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/parallel/folder/run_folder.h"
@@ -111,7 +112,7 @@ class Scheduler : public ::testing::Test {
                                   "  options: {cores: 1, processes: 1, memory: 200MB, "
                                   "death_timeout: 5, walltime: '01:00:00'" +
                                   options + "}\n");
-    Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items",
+    Command command{.argv = {in_bin("tutti"), "map", "--config", config.string(), "--items",
                              std::to_string(items), "--output_dir", out_.string(), "--quiet", "--",
                              "sh", "-c", shell}};
     command.env = env();
@@ -119,7 +120,7 @@ class Scheduler : public ::testing::Test {
   }
   // `tutti VERB... out`, where the stand-in is the scheduler.
   Command about_run(std::vector<std::string> words) const {
-    Command command{.argv = {TUTTI_BIN_DIR "/tutti"}, .env = env()};
+    Command command{.argv = {in_bin("tutti")}, .env = env()};
     command.argv.insert(command.argv.end(), words.begin(), words.end());
     command.argv.push_back(out_.string());
     return command;

@@ -1,5 +1,6 @@
 // Who holds a folder, when clocks of hosts differ and drivers stop and wake up.
 #include "tutti/parallel/folder/folder_lock.h"
+#include "tests/places.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,10 +82,9 @@ TEST(FolderLock, MapDoesNotTakeAFolderFromALivingDriverOfAnotherHost) {
   const TempFolder folder;
   Elsewhere other(folder.path() / "out");
   other.live();
-  const auto run =
-      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "3", "--output_dir",
-                            (folder.path() / "out").string(), "--", "echo", "{}"},
-                   .timeout = std::chrono::seconds(60)});
+  const auto run = run_command({.argv = {in_bin("tutti"), "map", "--items", "3", "--output_dir",
+                                         (folder.path() / "out").string(), "--", "echo", "{}"},
+                                .timeout = std::chrono::seconds(60)});
   other.stop();
   EXPECT_EQ(run.exit_code, 4) << run.err;
   EXPECT_THAT(run.err, HasSubstr("in use by process 1 on elsewhere"));

@@ -12,6 +12,7 @@
 
 #include "tests/parallel/items.h"
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -26,7 +27,7 @@ using namespace trial;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+const std::string kTutti = in_bin("tutti");
 
 class Everyday : public ::testing::Test {
  protected:
@@ -336,7 +337,7 @@ TEST_F(Everyday, AKilledRunWithoutAnOutputFolderLeavesNothingInTmpdir) {
   const auto temporary = folder_.path() / "tmp";
   make_folders(temporary);
   Process driver = Process::start(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "2", "--items", "2", "--", "sh", "-c",
+      {.argv = {in_bin("tutti"), "map", "-j", "2", "--items", "2", "--", "sh", "-c",
                 ": >\"$BEGUN\"{}; exec sleep 1000"},
        .env = {{"TMPDIR", temporary.string()}, {"BEGUN", (folder_.path() / "begun").string()}},
        .stdout_path = folder_.path() / "log"});

@@ -10,6 +10,7 @@
 
 #include "tests/parallel/items.h"
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -23,7 +24,7 @@ using namespace trial;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+const std::string kTutti = in_bin("tutti");
 
 class MapTest : public ::testing::Test {
  protected:

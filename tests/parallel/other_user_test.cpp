@@ -9,6 +9,7 @@
 
 #include "tests/parallel/items.h"
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using namespace trial;
 using ::testing::HasSubstr;
 
-const std::string kTutti = TUTTI_BIN_DIR "/tutti";
+const std::string kTutti = in_bin("tutti");
 
 class OtherUser : public ::testing::TestWithParam<bool> {
  protected:

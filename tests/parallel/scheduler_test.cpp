@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "tests/parallel/fake_slurm.h"
+#include "tests/places.h"
 #include "tutti/core/text.h"
 
 namespace tutti::parallel {
@@ -129,8 +130,8 @@ TEST_F(Scheduler, CancelDoesNotSayStoppedWhileTheSchedulerHasNotTakenTheJobsOut)
 TEST_F(Scheduler, AWorkerOfAnotherDriversLifeIsTurnedAway) {
   Process driver = start(command(100000, 1, "sleep 0.05; echo {}"));
   ASSERT_TRUE(wait_until([&] { return num_ok() > 0; })) << story();
-  const auto orphan = run_command({.argv = {TUTTI_BIN_DIR "/tutti", "worker", "--run",
-                                            out_.string(), "--life", "0badc0de", "--id", "7"},
+  const auto orphan = run_command({.argv = {in_bin("tutti"), "worker", "--run", out_.string(),
+                                            "--life", "0badc0de", "--id", "7"},
                                    .timeout = std::chrono::seconds(50)});
   EXPECT_FALSE(orphan.timed_out);
   EXPECT_THAT(orphan.err, HasSubstr("the driver that asked for this worker is gone"));

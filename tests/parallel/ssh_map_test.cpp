@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "tests/parallel/items.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -33,10 +34,9 @@ class SshMap : public ::testing::Test {
     const auto config = folder_.path() / "conf.yaml";
     write_file_atomic(config,
                       "parallel:\n  env: ssh\n  n_workers: 2\n  options: {hosts: [h1, h2]}\n");
-    Command command{
-        .argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items", items,
-                 "--output_dir", out_.string(), "--quiet", "--", "sh", "-c", shell},
-        .timeout = std::chrono::seconds(100)};
+    Command command{.argv = {in_bin("tutti"), "map", "--config", config.string(), "--items", items,
+                             "--output_dir", out_.string(), "--quiet", "--", "sh", "-c", shell},
+                    .timeout = std::chrono::seconds(100)};
     command.env["PATH"] = (folder_.path() / "bin").string() + ":" + std::getenv("PATH");
     return run_command(command);
   }
@@ -76,8 +76,8 @@ class SshHosts : public ::testing::Test {
                       0755);
     const auto config = folder_.path() / "conf.yaml";
     write_file_atomic(config, "parallel:\n  env: ssh\n" + settings);
-    Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "--config", config.string(), "--items",
-                             "3", "--output_dir", (folder_.path() / "out").string(), "--"},
+    Command command{.argv = {in_bin("tutti"), "map", "--config", config.string(), "--items", "3",
+                             "--output_dir", (folder_.path() / "out").string(), "--"},
                     .timeout = std::chrono::seconds(100)};
     command.argv.insert(command.argv.end(), item_command.begin(), item_command.end());
     command.env["PATH"] = (folder_.path() / "bin").string() + ":" + std::getenv("PATH");

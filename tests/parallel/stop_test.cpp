@@ -7,6 +7,7 @@
 
 #include "tests/parallel/items.h"
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -58,7 +59,7 @@ TEST_P(StopOnError, WhatWasFinishedWhenAnItemFailedIsKept) {
   write_items();
   const bool in_folder = GetParam();
   const auto out = folder_.path() / "out";
-  Command command{.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "2", "--items", "2"},
+  Command command{.argv = {in_bin("tutti"), "map", "-j", "2", "--items", "2"},
                   .stdout_path = folder_.path() / "stdout",
                   .stderr_path = folder_.path() / "stderr"};
   if (in_folder) command.argv.insert(command.argv.end(), {"--output_dir", out.string()});
@@ -73,7 +74,7 @@ TEST_P(StopOnError, WhatWasFinishedWhenAnItemFailedIsKept) {
   ::kill(driver.pid(), SIGCONT);
   EXPECT_EQ(driver.wait().exit_code, 7);
   if (in_folder) {
-    EXPECT_EQ(run_command({.argv = {TUTTI_BIN_DIR "/tutti", "gather", out.string()}}).exit_code, 7);
+    EXPECT_EQ(run_command({.argv = {in_bin("tutti"), "gather", out.string()}}).exit_code, 7);
   }
   EXPECT_THAT(read_file(in_folder ? out / "results.jsonl" : folder_.path() / "stdout"),
               HasSubstr("result of 1"));
@@ -84,8 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Runs, StopOnError, ::testing::Values(true, false),
 
 TEST(StopOnErrorOnStdout, SaysWhatHasNoOutput) {
   const auto map =
-      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "-j", "1", ":::", "a", "b", "c", "d",
-                            "--", "case {} in a) echo A;; b) exit 3;; *) sleep 3600;; esac"},
+      run_command({.argv = {in_bin("tutti"), "map", "-j", "1", ":::", "a", "b", "c", "d", "--",
+                            "case {} in a) echo A;; b) exit 3;; *) sleep 3600;; esac"},
                    .timeout = std::chrono::seconds(60)});
   EXPECT_EQ(map.exit_code, 7) << map.err;
   EXPECT_EQ(map.out, "A\n");

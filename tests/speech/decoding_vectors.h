@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
@@ -15,7 +16,7 @@ struct DecodingVectors {
   std::string blob;
 
   static DecodingVectors read() {
-    const std::string stem = std::string(TUTTI_SOURCE_DIR) + "/tests/speech/vectors/decoding_beam";
+    const std::string stem = in_source("tests/speech/vectors/decoding_beam");
     return {parse_json(read_file(stem + ".json"), stem + ".json"), read_file(stem + ".bin")};
   }
   torch::Tensor tensor(const std::string& name) const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/places.h"
 #include "tests/systems/espnet/sound.h"
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
@@ -21,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-fs::path folders() { return fs::path(TUTTI_SOURCE_DIR) / "tests/systems/espnet"; }
+fs::path folders() { return fs::path(in_source("tests/systems/espnet")); }
 
 Json expected_of(const std::string& family) {
   const fs::path file = folders() / (family + ".json");
@@ -232,7 +233,7 @@ TEST(EspnetFolder, WhatChangesResultsIsRefusedByName) {
 TEST(EspnetFolder, AllThatEspnetHasWrittenIsKnown) {
   const Folder folder("conformer");
   std::string text = read_file(folder.config());
-  const std::string keys = read_file(fs::path(TUTTI_SOURCE_DIR) / "tests/speech/espnet_keys.txt");
+  const std::string keys = read_file(fs::path(in_source("tests/speech/espnet_keys.txt")));
   for (const std::string& key : split(trim(keys), '\n'))
     if (("\n" + text).find("\n" + key + ":") == std::string::npos) text += key + ": null\n";
   write_file_atomic(folder.config(), text);

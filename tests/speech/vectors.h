@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/speech/models/lengths.h"
@@ -16,7 +17,7 @@
 namespace tutti::speech {
 
 inline std::filesystem::path vectors_folder() {
-  return std::filesystem::path(TUTTI_SOURCE_DIR) / "tests/speech/vectors";
+  return std::filesystem::path(in_source("tests/speech/vectors"));
 }
 
 // Files of our own making: no checks.

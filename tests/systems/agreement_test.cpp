@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -99,7 +100,7 @@ class Agreement : public testing::Test {
   }
   static std::string training() { return (folder_->path() / "training.yaml").string(); }
   static CommandResult run(std::vector<std::string> words) {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words,
                         .env = {{"OMP_NUM_THREADS", "1"}},
                         .cwd = folder_->path(),

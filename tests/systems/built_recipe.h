@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -25,9 +26,9 @@ inline void build_mini_an4(const RecipeFolder& recipe) {
   text.replace(source, text.find('\n', source) - source,
                "  source: " + shared_archive("mini_an4.tar.gz"));
   write_file_atomic(conf, text);
-  const CommandResult result = recipe.run({"run", "--stages", "all", "--training_config", conf,
-                                           "--inference_config", recipe.conf("inference.yaml"),
-                                           "--metrics_config", recipe.conf("metrics.yaml")});
+  const CommandResult result =
+      recipe.run({"run", "--stages", "all", "--training_config", conf, "--inference_config",
+                  recipe.conf("inference.yaml"), "--metrics_config", recipe.conf("metrics.yaml")});
   if (!result.ok()) throw InternalError(result.describe());
 }
 
@@ -73,7 +74,7 @@ class BuiltRecipe : public testing::Test {
     return split(trim(read(file)), '\n').size();
   }
   CommandResult run(std::vector<std::string> words, const std::string& input = {}) const {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     Command command{.argv = words, .cwd = path_, .timeout = std::chrono::minutes(5)};
     command.stdin_text = input;
     return run_command(command);

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 
 namespace tutti::systems {
@@ -59,7 +60,7 @@ class Bytes : public testing::Test {
   }
   void run(const RecipeFolder& recipe, std::vector<std::string> words,
            const std::map<std::string, std::string>& env) const {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     words.push_back("create_dataset.source=" + archive_);
     const CommandResult result = run_command(
         {.argv = words, .env = env, .cwd = recipe.path(), .timeout = std::chrono::minutes(5)});
@@ -89,7 +90,7 @@ TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
         {"collect_stats", "--config", training, workers, "stats_dir=" + (out / "stats").string()},
         setting.env);
     // A user's own command over `map`, whose output is its own.
-    run_command({.argv = {TUTTI_BIN_DIR "/tutti", "map", "--items", "20", "--output_dir",
+    run_command({.argv = {in_bin("tutti"), "map", "--items", "20", "--output_dir",
                           (out / "map").string(), workers, "--", "echo {} | sha1sum"},
                  .env = setting.env});
     written[setting.name] =

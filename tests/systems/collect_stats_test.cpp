@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -42,7 +43,7 @@ std::vector<pid_t> workers_of(pid_t pid) {
 class CollectStats : public testing::Test {
  protected:
   std::vector<std::string> command(const std::string& stage, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {TUTTI_BIN_DIR "/tutti",
+    std::vector<std::string> words = {in_bin("tutti"),
                                       "run",
                                       "--stages",
                                       stage,
@@ -75,7 +76,7 @@ class CollectStats : public testing::Test {
 };
 
 TEST_F(CollectStats, KilledWorkersChangeNothing) {
-  fs::copy(fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf", folder_.path() / "conf");
+  fs::copy(fs::path(in_source("recipes/digits/conf")), folder_.path() / "conf");
   run("create_dataset");
   run("train_tokenizer");
   run("collect_stats", {"parallel.n_workers=1", "stats_dir=" + (folder_.path() / "one").string()});

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "tests/places.h"
 #include "tests/systems/built_recipe.h"
 #include "tutti/core/json.h"
 #include "tutti/data/features/fbank.h"
@@ -39,7 +40,7 @@ class DailyLoop : public BuiltRecipe {
     write("conf/inference_many.yaml", text);
   }
   std::vector<std::string> many_command(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words = {TUTTI_BIN_DIR "/tutti",
+    std::vector<std::string> words = {in_bin("tutti"),
                                       "infer",
                                       "--training_config",
                                       conf("training_asr_transformer.yaml"),

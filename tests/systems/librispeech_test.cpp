@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
@@ -176,8 +177,8 @@ TEST(LibriSpeech, TheModelHasAsManyParametersAsEspnets) {
   const std::string list = (folder.path() / "tokens.txt").string();
   write_file_atomic(list, tokens + "<sos/eos>\n");
   const StageContext context = load_context(
-      {.training = {fs::path(TUTTI_SOURCE_DIR) /
-                    "recipes/librispeech_100/conf/tuning/training_e_branchformer.yaml"},
+      {.training = {fs::path(
+           in_source("recipes/librispeech_100/conf/tuning/training_e_branchformer.yaml"))},
        .overrides = {"model.token_list=" + list, "dataset.preprocessor.token_list=" + list,
                      "tokenizer.model_type=word", "dataset.preprocessor.token_type=word",
                      "dataset.preprocessor.bpemodel=null", "model.normalize=null"}});

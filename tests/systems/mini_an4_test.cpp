@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/json.h"
 #include "tutti/core/text.h"
@@ -177,10 +178,10 @@ TEST_F(MiniAn4, ThePageAnswersWithThePackedModel) {
   write_file_atomic(recipe.path() / "conf/demo.yaml",
                     "recipe_dir: ${config_path:..}\nexp_tag: training_asr_transformer\n"
                     "server: {port: 0}\n");
-  Process page = Process::start(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "demo", "--config", recipe.conf("demo.yaml")},
-       .cwd = recipe.path(),
-       .stdout_path = recipe.path() / "demo.out"});
+  Process page =
+      Process::start({.argv = {in_bin("tutti"), "demo", "--config", recipe.conf("demo.yaml")},
+                      .cwd = recipe.path(),
+                      .stdout_path = recipe.path() / "demo.out"});
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (
       (!recipe.has("demo.out") || recipe.read("demo.out").find("(Ctrl-C") == std::string::npos) &&
@@ -194,8 +195,7 @@ TEST_F(MiniAn4, ThePageAnswersWithThePackedModel) {
                 recipe.path() / "talk.wav");
   // The line as docs/decoding.md has it, but for the port.
   std::string line = "curl --data-binary @talk.wav http://127.0.0.1:8000/api/recognize";
-  EXPECT_THAT(read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/decoding.md"),
-              HasSubstr("\n" + line + "\n"));
+  EXPECT_THAT(read_file(fs::path(in_source("docs/decoding.md"))), HasSubstr("\n" + line + "\n"));
   line.replace(line.find("http:"), std::string("http://127.0.0.1:8000").size(), url);
   const auto type = [&](const std::string& typed) {
     return run_command(

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -11,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kPlugins = "plugins: [" TUTTI_BIN_DIR "/libtutti_recipe_plugin.so]\n";
+const std::string kPlugins = "plugins: [" + in_bin("libtutti_recipe_plugin.so") + "]\n";
 
 class RecipePlugin : public testing::Test {
  protected:
@@ -20,7 +21,7 @@ class RecipePlugin : public testing::Test {
     return (folder_.path() / name).string();
   }
   CommandResult run(std::vector<std::string> words) {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words, .cwd = folder_.path(), .timeout = std::chrono::minutes(3)});
   }
   TempFolder folder_;
@@ -63,10 +64,8 @@ TEST_F(RecipePlugin, ItsCorpusIsBuiltByName) {
 TEST_F(RecipePlugin, TheCorpusAndStageOfTheDocsWork) {
   const auto file = folder_.path() / "t.yaml";
   write_file_atomic(file,
-                    "plugins: [" TUTTI_BIN_DIR
-                    "/libtutti_docs_plugin_corpus.so]\n"
-                    "recipe_dir: " +
-                        folder_.path().string() +
+                    "plugins: [" + in_bin("libtutti_docs_plugin_corpus.so") +
+                        "]\nrecipe_dir: " + folder_.path().string() +
                         "\n"
                         "create_dataset: {recordings: wavs}\n"
                         "dataset:\n"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
 #include "tests/systems/espnet/sound.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 class Published : public testing::Test {
  protected:
   static fs::path folder_of(const std::string& family) {
-    return fs::path(TUTTI_SOURCE_DIR) / "tests/systems/espnet" / family;
+    return fs::path(in_source("tests/systems/espnet")) / family;
   }
   static Json expected_of(const std::string& family) {
     const std::string file = folder_of(family).string() + ".json";
@@ -29,7 +30,7 @@ class Published : public testing::Test {
   }
 
   CommandResult run(std::vector<std::string> words) const {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words,
                         .env = {{"TUTTI_CACHE", (here() / "cache").string()}},
                         .cwd = here(),

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 
@@ -20,7 +21,7 @@ class RecipeFolder {
   // The folder's name matters: it names the dataset builder where entries do not.
   explicit RecipeFolder(const std::string& name) : path_(folder_.path() / name) {
     std::filesystem::create_directories(path_);
-    std::filesystem::copy(std::filesystem::path(TUTTI_SOURCE_DIR) / "recipes" / name / "conf",
+    std::filesystem::copy(std::filesystem::path(in_source("recipes")) / name / "conf",
                           path_ / "conf", std::filesystem::copy_options::recursive);
   }
   const std::filesystem::path& path() const { return path_; }
@@ -29,14 +30,14 @@ class RecipeFolder {
   bool has(const std::string& file) const { return std::filesystem::exists(path_ / file); }
 
   CommandResult run(std::vector<std::string> words) const {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words, .cwd = path_, .timeout = std::chrono::minutes(5)});
   }
 
   // Starts it and kills every process of it with SIGKILL as soon as `reached` holds. False: it
   // ended by itself before.
   bool run_until(std::vector<std::string> words, const std::function<bool()>& reached) const {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     const std::string mark = "TUTTI_TEST_RUN=" + path_.string();
     Process process = Process::start({.argv = words,
                                       .env = {{"TUTTI_TEST_RUN", path_.string()}},
@@ -78,7 +79,7 @@ class RecipeFolder {
 
 // An archive of ../shared/data; empty when this checkout has none.
 inline std::string shared_archive(const std::string& name) {
-  const auto path = std::filesystem::path(TUTTI_SOURCE_DIR).parent_path() / "shared/data" / name;
+  const auto path = std::filesystem::path(in_source()).parent_path() / "shared/data" / name;
   return std::filesystem::exists(path) ? path.string() : "";
 }
 

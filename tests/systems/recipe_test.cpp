@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -21,16 +22,16 @@ using testing::HasSubstr;
 class Recipe : public testing::Test {
  protected:
   void SetUp() override {
-    fs::copy(fs::path(TUTTI_SOURCE_DIR) / "recipes/digits/conf", folder_.path() / "conf");
+    fs::copy(fs::path(in_source("recipes/digits/conf")), folder_.path() / "conf");
   }
 
   CommandResult run(std::vector<std::string> words) {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words, .cwd = folder_.path(), .timeout = std::chrono::minutes(3)});
   }
   // The same on a terminal: `out` is all that it shows.
   CommandResult run_on_terminal(std::vector<std::string> words) {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     const std::string line = "stty cols 130; exec " + Command{.argv = words}.describe();
     return run_command({.argv = {"script", "-qec", line, "/dev/null"},
                         .env = {{"TERM", "xterm"}, {"NO_COLOR", "1"}},
@@ -126,7 +127,7 @@ std::string shape_of(std::string line) {
 std::vector<std::string> lines_of_the_terminal_page() {
   std::vector<std::string> lines;
   bool inside = false;
-  const std::string page = read_file(fs::path(TUTTI_SOURCE_DIR) / "docs/terminal.md");
+  const std::string page = read_file(fs::path(in_source("docs/terminal.md")));
   for (const auto& line : split(page.substr(0, page.find("## A command per item")), '\n'))
     if (line.starts_with("```"))
       inside = !inside;

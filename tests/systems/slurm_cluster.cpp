@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "tests/beds/slurm_nodes.h"
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/text.h"
 
@@ -66,8 +67,7 @@ class SlurmRecipe : public testing::Test {
 
 TEST_F(SlurmRecipe, TwoNodesGiveTheWeightsOfTwoLocalRanks) {
   const RecipeFolder recipe("digits");
-  std::vector<std::string> argv = {"srun", "-N2", "-n2", "--ntasks-per-node=1",
-                                   TUTTI_BIN_DIR "/tutti"};
+  std::vector<std::string> argv = {"srun", "-N2", "-n2", "--ntasks-per-node=1", in_bin("tutti")};
   for (const auto& word : stages(recipe, kTraining, {"num_device=1", "num_nodes=2"}))
     argv.push_back(word);
   const auto result = run_command({.argv = argv, .cwd = recipe.path(), .timeout = 20min});
@@ -77,7 +77,7 @@ TEST_F(SlurmRecipe, TwoNodesGiveTheWeightsOfTwoLocalRanks) {
 
 TEST_F(SlurmRecipe, ARequeuedJobEndsWithTheSameWeights) {
   const RecipeFolder recipe("digits");
-  std::string script = "#!/bin/bash\nexec srun -n2 --ntasks-per-node=1 " TUTTI_BIN_DIR "/tutti";
+  std::string script = "#!/bin/bash\nexec srun -n2 --ntasks-per-node=1 " + in_bin("tutti");
   for (const auto& word :
        stages(recipe, kTraining, {"num_device=1", "num_nodes=2", "trainer.log_every_n_steps=1"}))
     script += " '" + word + "'";
@@ -126,7 +126,7 @@ class SshBed {
 
  private:
   CommandResult run(const char* script) const {
-    return run_command({.argv = {std::string(TUTTI_SOURCE_DIR "/tests/beds/ssh/") + script},
+    return run_command({.argv = {std::string(in_source("tests/beds/ssh/")) + script},
                         .env = {{"BED", bed_.string()}},
                         .timeout = 2min});
   }

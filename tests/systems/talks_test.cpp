@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "tests/places.h"
 #include "tests/systems/published_model.h"
 #include "tutti/data/validate.h"
 
@@ -130,8 +131,8 @@ TEST_F(Talks, CtrlCTellsTheWayOn) {
   const fs::path pipe = here() / "talks/9.wav";
   const auto stopped = [&](std::vector<std::string> words, const fs::path& written) {
     words.insert(words.begin(),
-                 {TUTTI_BIN_DIR "/tutti", "infer", "--model", folder_of("conformer").string(),
-                  "--device", "cpu", "beam_size=1", "maxlenratio=-4"});
+                 {in_bin("tutti"), "infer", "--model", folder_of("conformer").string(), "--device",
+                  "cpu", "beam_size=1", "maxlenratio=-4"});
     for (int i = 1; i <= 9; ++i) words.push_back("talks/" + std::to_string(i) + ".wav");
     EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
     fs::remove(here() / "err");

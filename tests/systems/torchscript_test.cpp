@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
 #include "tutti/core/json.h"
 #include "tutti/core/random.h"
@@ -54,7 +55,7 @@ TEST(TorchScript, AModelFromPythonTrainsAndDecodes) {
   ASSERT_TRUE(made.ok()) << made.describe();
   const auto vocab = split(trim(recipe.read("data/tokens/tokens.txt")), '\n').size();
   const auto exported = run_command(
-      {.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/recipes/torchscript/export.py",
+      {.argv = {TUTTI_PYTHON, in_source("recipes/torchscript/export.py"),
                 (recipe.path() / "model.pt").string(), "--vocab", std::to_string(vocab)}});
   ASSERT_TRUE(exported.ok()) << exported.describe();
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -84,7 +85,7 @@ trainer: {accelerator: cpu, devices: "${num_device}", max_epochs: 3, log_every_n
   bool has(const std::string& file) const { return std::filesystem::exists(path() / file); }
 
   std::vector<std::string> words(const std::vector<std::string>& overrides) const {
-    std::vector<std::string> all = {TUTTI_BIN_DIR "/tutti", "train", "--config", "train.yaml"};
+    std::vector<std::string> all = {in_bin("tutti"), "train", "--config", "train.yaml"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return all;
   }

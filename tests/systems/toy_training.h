@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -93,7 +94,7 @@ class ToyTraining {
   static inline const std::vector<std::string> kUnset = {"RANK", "WORLD_SIZE", "LOCAL_RANK"};
 
   std::vector<std::string> command(const Words& words) const {
-    Words all = {TUTTI_BIN_DIR "/tutti", "train", "--config", "training.yaml"};
+    Words all = {in_bin("tutti"), "train", "--config", "training.yaml"};
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/places.h"
 #include "tests/systems/toy_recipe.h"
 #include "tests/trainer/event_records.h"
 #include "tutti/core/text.h"
@@ -119,8 +120,8 @@ TEST(TrainSurface, SeveralOptimizersOfOneLoss) {
   }
   // One file of it, as of any other.
   const fs::path file = shards.path() / "one.safetensors";
-  const auto merged = run_command(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "checkpoint", "merge", shards.path() / saves, file}});
+  const auto merged =
+      run_command({.argv = {in_bin("tutti"), "checkpoint", "merge", shards.path() / saves, file}});
   ASSERT_TRUE(merged.ok()) << merged.describe();
   EXPECT_TRUE(torch::allclose(want.at("weight"), weights_in(file).at("weight")));
 }
@@ -139,8 +140,8 @@ TEST(TrainSurface, WhatPeopleMayNotExpectIsToldAtTheStart) {
 TEST(TrainSurface, MoreRanksThanGpusAreRefusedAtOnce) {
   const ToyRecipe recipe;
   const auto result = run_command(
-      {.argv = {TUTTI_BIN_DIR "/tutti", "run", "--stages", "collect_stats", "train",
-                "--training_config", "train.yaml", "trainer.accelerator=gpu", "num_device=4"},
+      {.argv = {in_bin("tutti"), "run", "--stages", "collect_stats", "train", "--training_config",
+                "train.yaml", "trainer.accelerator=gpu", "num_device=4"},
        .env = {{"CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1"}},
        .cwd = recipe.path(),
        .timeout = std::chrono::minutes(3)});
@@ -422,7 +423,7 @@ TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
   std::string yaml = recipe.read("train.yaml");
   const auto model = yaml.find("model: {"), end = yaml.find('\n', model);
   yaml.replace(model, end - model,
-               "model: {_target_: pull}\nplugins: [" TUTTI_BIN_DIR "/libtutti_recipe_plugin.so]");
+               "model: {_target_: pull}\nplugins: [" + in_bin("libtutti_recipe_plugin.so") + "]");
   write_file_atomic(recipe.path() / "train.yaml", yaml);
   const auto built = recipe.train({"++model.fails=built"});
   EXPECT_EQ(built.exit_code, 3) << built.describe();
@@ -441,7 +442,7 @@ TEST(TrainSurface, AnErrorInAPluginsModelIsTheUsers) {
 TEST(TrainSurface, WhateverAPluginThrowsIsToldWithItsName) {
   const ToyRecipe recipe;
   write_file_atomic(recipe.path() / "plugin.yaml",
-                    "plugins: [" TUTTI_BIN_DIR "/libtutti_recipe_plugin.so]\n");
+                    "plugins: [" + in_bin("libtutti_recipe_plugin.so") + "]\n");
   std::string yaml = recipe.read("train.yaml");
   const auto model = yaml.find("model: {"), end = yaml.find('\n', model);
   yaml.replace(model, end - model, "model: {_target_: pull, fails: throws}");
@@ -452,7 +453,7 @@ TEST(TrainSurface, WhateverAPluginThrowsIsToldWithItsName) {
     EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   };
-  const std::vector<std::string> words = {TUTTI_BIN_DIR "/tutti", "train", "--config", "pull.yaml",
+  const std::vector<std::string> words = {in_bin("tutti"), "train", "--config", "pull.yaml",
                                           "plugin.yaml"};
   for (const char* sanity : {"0", "1"}) {  // in a training step, in a validation
     auto all = words;
@@ -547,7 +548,7 @@ def forward(self, speech, speech_lengths, text, text_lengths):
   ASSERT_NE(told, std::string::npos) << result.describe();
   EXPECT_EQ(result.err.find("empty_text", told + words.size()), std::string::npos);
   const auto checked =
-      run_command({.argv = {TUTTI_BIN_DIR "/tutti", "validate_dataset", "--config", "train.yaml"},
+      run_command({.argv = {in_bin("tutti"), "validate_dataset", "--config", "train.yaml"},
                    .cwd = recipe.path(),
                    .timeout = std::chrono::minutes(3)});
   EXPECT_EQ(checked.exit_code, 3) << checked.describe();
@@ -587,8 +588,8 @@ model: {_target_: espnet2.bin.asr_inference.Speech2Text, asr_train_config: exp/c
 )");
   const auto validate = [&] {
     return run_command(
-        {.argv = {TUTTI_BIN_DIR "/tutti", "run", "--stages", "validate_dataset",
-                  "--training_config", "train.yaml", "--inference_config", "inference.yaml"},
+        {.argv = {in_bin("tutti"), "run", "--stages", "validate_dataset", "--training_config",
+                  "train.yaml", "--inference_config", "inference.yaml"},
          .cwd = recipe.path(),
          .timeout = std::chrono::minutes(3)});
   };
@@ -609,9 +610,9 @@ model: {_target_: espnet2.bin.asr_inference.Speech2Text, asr_train_config: exp/c
 // The libraries of docs/extending.md.
 TEST(TrainSurface, ThePluginsOfTheDocsTrain) {
   const ToyRecipe recipe;
-  write_file_atomic(recipe.path() / "plugin.yaml", R"(
-plugins: [)" TUTTI_BIN_DIR R"(/libtutti_docs_plugin_model.so, )" TUTTI_BIN_DIR
-                                                   R"(/libtutti_docs_plugin_parts.so]
+  write_file_atomic(recipe.path() / "plugin.yaml",
+                    "plugins: [" + in_bin("libtutti_docs_plugin_model.so") + ", " +
+                        in_bin("libtutti_docs_plugin_parts.so") + R"(]
 optimizer: {_target_: sign_sgd, lr: 0.01}
 scheduler: {_target_: halving, every: 4}
 trainer:
@@ -654,7 +655,7 @@ def forward(self, speech, speech_lengths, text, text_lengths):
           "{manifest: data/train.jsonl}, transform: {_target_: gain, factor: 0.5}}");
   replace("logger: false}", "logger: false, callbacks: [{_target_: stop_below, loss: 1000}]}");
   write_file_atomic(recipe.path() / "train.yaml",
-                    yaml + "plugins: [" TUTTI_BIN_DIR "/libtutti_docs_plugin_parts.so]\n");
+                    yaml + "plugins: [" + in_bin("libtutti_docs_plugin_parts.so") + "]\n");
   const auto result = recipe.train();
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_THAT(result.out + result.err, HasSubstr("good enough"));

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/places.h"
 #include "tests/systems/toy_training.h"
 #include "tutti/core/text.h"
 
@@ -465,7 +466,7 @@ TEST_F(Training, KilledAtAnyMomentOfASaveItKeepsTheSameBest) {
   int kills = 0;
   for (bool killed = true; killed; kills += killed) {
     put_back();
-    killed = toy.train(until(3), {{"LD_PRELOAD", TUTTI_BIN_DIR "/libdie_before.so"},
+    killed = toy.train(until(3), {{"LD_PRELOAD", in_bin("libdie_before.so")},
                                   {"TUTTI_TEST_DIE_IN", toy.checkpoints().string()},
                                   {"TUTTI_TEST_DIE_BEFORE", std::to_string(kills)}})
                  .exit_code != 0;

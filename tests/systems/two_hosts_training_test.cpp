@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "tests/beds/two_hosts.h"
+#include "tests/places.h"
 #include "tests/systems/toy_training.h"
 
 namespace tutti::systems {
@@ -18,7 +19,7 @@ TEST_F(TwoHosts, ALostHostCostsNoUtterance) {
   if (!python_has_torch()) GTEST_SKIP() << TUTTI_PYTHON " has no torch here";
   const ToyTraining toy(4, 100);
   const Words command = {
-      TUTTI_BIN_DIR "/tutti",
+      in_bin("tutti"),
       "train",
       "--config",
       "training.yaml",

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/places.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
 
@@ -12,7 +13,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 CommandResult doctor(std::vector<std::string> words) {
-  words.insert(words.begin(), {TUTTI_BIN_DIR "/tutti", "doctor"});
+  words.insert(words.begin(), {in_bin("tutti"), "doctor"});
   return run_command(
       {.argv = words, .env = {{"CUDA_VISIBLE_DEVICES", ""}}, .timeout = std::chrono::seconds(100)});
 }

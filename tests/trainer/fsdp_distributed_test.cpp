@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "tests/places.h"
 #include "tests/trainer/ranks.h"
 #include "tutti/trainer/checkpoint/store.h"
 
@@ -262,7 +263,7 @@ TEST(FsdpElastic, ALostNodeIsGoneOnWithout) {
   const fs::path& dir = folder.path();
   std::vector<Process> agents;
   for (int node = 0; node < 2; ++node) {
-    const std::string number = std::to_string(node), bin = TUTTI_BIN_DIR;
+    const std::string number = std::to_string(node), bin = in_bin();
     const Words launch = {bin + "/tutti",
                           "launch",
                           "--nproc_per_node",

@@ -1,6 +1,7 @@
 // Optimizers and schedules against numbers that torch computed (golden/torch_optim.py).
 #include <gtest/gtest.h>
 
+#include "tests/places.h"
 #include "tutti/config/load.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
@@ -10,8 +11,8 @@ namespace tutti::trainer {
 namespace {
 
 const Json& golden() {
-  static const Json numbers = parse_json(
-      read_file(TUTTI_SOURCE_DIR "/tests/trainer/golden/torch_optim.json"), "torch_optim.json");
+  static const Json numbers =
+      parse_json(read_file(in_source("tests/trainer/golden/torch_optim.json")), "torch_optim.json");
   return numbers;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "tests/places.h"
 #include "tests/trainer/ranks.h"
 
 namespace tutti::trainer {
@@ -26,7 +27,7 @@ class GpuRanks : public testing::Test {
  protected:
   void SetUp() override {
     if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
-    ::setenv("TUTTI_NCCL_LIBRARY", TUTTI_BIN_DIR "/libnccl_standin.so", 1);
+    ::setenv("TUTTI_NCCL_LIBRARY", in_bin("libnccl_standin.so").c_str(), 1);
     // A stream that waits for another rank must not stand in the way of one that shares its queue.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   }

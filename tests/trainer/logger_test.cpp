@@ -1,5 +1,6 @@
 // Loggers: files that TensorBoard, spreadsheets and jq can read.
 #include "tutti/trainer/loggers/logger.h"
+#include "tests/places.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,10 +51,9 @@ TEST(TensorBoard, ItsOwnReaderFindsEveryValueAlsoOfAKilledRun) {
     write_file_atomic(file.path(), read_file(file.path()) + std::string("\x18\0\0\0\0\0\0", 7));
     break;
   }
-  const auto result =
-      run_command({.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
-                            folder.path().string()},
-                   .timeout = std::chrono::seconds(100)});
+  const auto result = run_command(
+      {.argv = {TUTTI_PYTHON, in_source("tests/trainer/read_events.py"), folder.path().string()},
+       .timeout = std::chrono::seconds(100)});
   if (result.exit_code == 77) GTEST_SKIP() << result.err;
   ASSERT_TRUE(result.ok()) << result.describe();
   const Json seen = parse_json(result.out, "what TensorBoard says");
@@ -73,9 +73,8 @@ TEST(TensorBoard, LeavesOutWhatAKilledRunLoggedAfterItsLastSave) {
   const auto resumed = make_tensorboard_logger(folder.path());
   resumed->rewind(3, false);
   for (int step = 4; step <= 6; ++step) resumed->log({step, 0}, {{"loss", 1.0}});
-  const auto result =
-      run_command({.argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/trainer/read_events.py",
-                            folder.path().string()}});
+  const auto result = run_command(
+      {.argv = {TUTTI_PYTHON, in_source("tests/trainer/read_events.py"), folder.path().string()}});
   if (result.exit_code == 77) GTEST_SKIP() << result.err;
   ASSERT_TRUE(result.ok()) << result.describe();
   EXPECT_EQ(parse_json(result.out, "events")["loss"],

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
@@ -46,7 +47,7 @@ inline Ranks start(const fs::path& dir, int world_size, const Words& words) {
   Ranks ranks;
   ++g_start;
   for (int rank = 0; rank < world_size; ++rank) {
-    Words argv = {std::string(TUTTI_BIN_DIR) + "/trainer_rank", "dir=" + dir.string()};
+    Words argv = {in_bin("trainer_rank"), "dir=" + dir.string()};
     argv.insert(argv.end(), words.begin(), words.end());
     const fs::path log = dir / ("log-" + std::to_string(g_start) + "-" + std::to_string(rank));
     ranks.logs.push_back(log);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/beds/two_hosts.h"
+#include "tests/places.h"
 #include "tests/trainer/ranks.h"
 
 namespace tutti::trainer {
@@ -20,8 +21,8 @@ class TwoHosts : public tests::TwoHosts {
   }
   std::vector<CommandResult> together(const Words& meet, const Words& words) {
     make_folders(dir());
-    Words command = {std::string(TUTTI_BIN_DIR) + "/trainer_rank", "dir=" + dir().string(),
-                     "launched=1", "batch=4", "batches=80"};
+    Words command = {in_bin("trainer_rank"), "dir=" + dir().string(), "launched=1", "batch=4",
+                     "batches=80"};
     command.insert(command.end(), words.begin(), words.end());
     return launch_on_both(meet, command);
   }

@@ -8,6 +8,7 @@
 
 #include "tests/parallel/items.h"
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 using namespace trial;
 using ::testing::HasSubstr;
 
-const std::string kTuttiProgram = TUTTI_BIN_DIR "/tutti";
+const std::string kTuttiProgram = in_bin("tutti");
 
 class AsyncMap : public ::testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/parallel/items.h"
+#include "tests/places.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/subprocess.h"
@@ -76,7 +77,7 @@ class AsyncRunner : public ::testing::Test {
         tutti({"cancel", "--now", (folder_.path() / name).string()});
   }
   static CommandResult tutti(std::vector<std::string> words) {
-    words.insert(words.begin(), TUTTI_BIN_DIR "/tutti");
+    words.insert(words.begin(), in_bin("tutti"));
     return run_command({.argv = words, .timeout = std::chrono::seconds(100)});
   }
   static ParallelSettings settings(bool async) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "tests/parallel/processes.h"
+#include "tests/places.h"
 #include "tutti/config/load.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file_trust.h"
@@ -27,10 +28,10 @@ std::map<std::string, std::string> BedTest::env_before_;
 
 namespace {
 
-const std::string kProgram = TUTTI_BIN_DIR "/tutti";
+const std::string kProgram = in_bin("tutti");
 
 std::string bed_script(const std::string& name, const char* script) {
-  return std::string(TUTTI_SOURCE_DIR) + "/tests/beds/" + name + "/" + script;
+  return in_source("tests/beds/") + name + "/" + script;
 }
 
 // Processes that have something below a path that begins so as program, folder, open file or argument.

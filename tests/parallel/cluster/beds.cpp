@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "tests/places.h"
 #include "tutti/core/text.h"
 
 namespace tutti::parallel {
@@ -22,7 +23,7 @@ std::string options_block(const std::string& head, int n_workers, const Options&
 // A program that runs `line` and then becomes ours, for backends whose jobs have no prologue.
 std::string worker_program(const std::filesystem::path& folder, const std::string& line) {
   const auto path = folder / "worker-program";
-  write_file_atomic(path, "#!/bin/sh\n" + line + "\nexec " TUTTI_BIN_DIR "/tutti \"$@\"\n", 0755);
+  write_file_atomic(path, "#!/bin/sh\n" + line + "\nexec " + in_bin("tutti") + " \"$@\"\n", 0755);
   return path.string();
 }
 
@@ -298,7 +299,7 @@ std::string Fake::block(int n_workers, const std::string& more, const std::strin
                        more);
 }
 std::vector<std::string> Fake::tasks(const std::string& state) const {
-  return split_words(sh(TUTTI_PYTHON " '" TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py' " +
+  return split_words(sh(TUTTI_PYTHON " '" + in_source("tests/beds/fake/scheduler.py") + "' " +
                         bed_.string() + " tasks " + state));
 }
 std::vector<std::string> Fake::running_jobs() const { return tasks("running"); }
@@ -310,7 +311,7 @@ bool Fake::queue_is_empty() const {
 std::function<void()> Fake::take_a_node_down(const std::filesystem::path&) const {
   const auto jobs = running_jobs();
   if (jobs.empty()) return {};
-  sh(TUTTI_PYTHON " '" TUTTI_SOURCE_DIR "/tests/beds/fake/scheduler.py' " + bed_.string() +
+  sh(TUTTI_PYTHON " '" + in_source("tests/beds/fake/scheduler.py") + "' " + bed_.string() +
      " node-down '" + jobs[0] + "'");
   return [] {};
 }

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "tests/parallel/cluster/beds.h"
+#include "tests/places.h"
 #include "tutti/config/load.h"
 #include "tutti/parallel/backends/kube.h"
 
@@ -50,8 +51,8 @@ class KubeCluster : public Kube {
   }
   // With the schema of a newer Kubernetes than the bed's.
   CommandResult check_schema(const std::vector<std::string>& files) {
-    std::vector<std::string> argv = {TUTTI_PYTHON, TUTTI_SOURCE_DIR "/tests/beds/kube/schema.py",
-                                     TUTTI_SOURCE_DIR "/.cache/kube/schema"};
+    std::vector<std::string> argv = {TUTTI_PYTHON, in_source("tests/beds/kube/schema.py"),
+                                     in_source(".cache/kube/schema")};
     argv.insert(argv.end(), files.begin(), files.end());
     return run_command({.argv = argv, .timeout = std::chrono::minutes(2)});
   }
