@@ -14,11 +14,11 @@
 #include <functional>
 #include <vector>
 
-#include "tutti/speech/cuda/few_rows.h"
-#include "tutti/speech/cuda/fused.h"
-#include "tutti/speech/cuda/relative_attention.h"
-#include "tutti/speech/models/gpu/tools.h"
+#include "tutti/speech/kernels/few_rows.h"
+#include "tutti/speech/kernels/fused.h"
+#include "tutti/speech/kernels/relative_attention.h"
 #include "tutti/speech/models/step_graph.h"
+#include "tutti/speech/ops/gpu/tools.h"
 
 namespace {
 

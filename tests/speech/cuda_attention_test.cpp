@@ -8,7 +8,7 @@
 
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
-#include "tutti/speech/models/gpu/relative_attention.h"
+#include "tutti/speech/ops/gpu/relative_attention.h"
 
 namespace tutti::speech {
 namespace {

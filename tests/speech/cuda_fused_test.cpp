@@ -5,8 +5,8 @@
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/frontend/spec_augment.h"
-#include "tutti/speech/models/fused.h"
-#include "tutti/speech/models/gpu/fused.h"
+#include "tutti/speech/ops/fused.h"
+#include "tutti/speech/ops/gpu/fused.h"
 #include "tutti/trainer/precision.h"
 
 namespace tutti::speech {

@@ -7,8 +7,8 @@
 
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
-#include "tutti/speech/losses/cuda_ctc.h"
-#include "tutti/speech/models/cuda_input.h"
+#include "tutti/speech/ops/gpu/ctc.h"
+#include "tutti/speech/ops/gpu/input_conv.h"
 #include "tutti/trainer/precision.h"
 
 namespace tutti::speech {

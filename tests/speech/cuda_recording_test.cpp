@@ -10,7 +10,7 @@
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/models/asr_trainable.h"
-#include "tutti/speech/models/gpu/recorded_stack.h"
+#include "tutti/speech/ops/gpu/recorded_stack.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/precision.h"
 

@@ -6,7 +6,7 @@
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/decoding/asr_search.h"
-#include "tutti/speech/models/cuda_ops.h"
+#include "tutti/speech/ops/gpu/cuda_ops.h"
 
 namespace tutti::speech {
 namespace {

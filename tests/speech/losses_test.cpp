@@ -9,9 +9,9 @@
 #include "tutti/speech/losses/label_smoothing.h"
 #include "tutti/speech/losses/transducer_lattice.h"
 #include "tutti/speech/losses/transducer_loss.h"
-#include "tutti/speech/models/first_conv.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/transducer.h"
+#include "tutti/speech/ops/cpu/first_conv.h"
 #include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {

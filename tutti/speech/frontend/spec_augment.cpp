@@ -8,8 +8,8 @@
 #include <vector>
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
-#include "tutti/speech/cuda/spec_augment.h"
-#include "tutti/speech/models/gpu/call.h"
+#include "tutti/speech/kernels/spec_augment.h"
+#include "tutti/speech/ops/gpu/call.h"
 #endif
 
 namespace tutti::speech {

@@ -22,8 +22,8 @@
 #include "tutti/speech/models/ctc.h"
 #include "tutti/speech/models/decoder.h"
 #include "tutti/speech/models/encoder.h"
-#include "tutti/speech/models/fused.h"
 #include "tutti/speech/models/transducer.h"
+#include "tutti/speech/ops/fused.h"
 
 namespace tutti::speech {
 

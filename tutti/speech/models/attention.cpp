@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/speech/models/cuda_ops.h"
-#include "tutti/speech/models/fused.h"
-#include "tutti/speech/models/gpu/relative_attention.h"
+#include "tutti/speech/ops/fused.h"
+#include "tutti/speech/ops/gpu/cuda_ops.h"
+#include "tutti/speech/ops/gpu/relative_attention.h"
 
 namespace tutti::speech {
 

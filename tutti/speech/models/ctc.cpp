@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "tutti/speech/losses/cuda_ctc.h"
+#include "tutti/speech/ops/gpu/ctc.h"
 
 namespace tutti::speech {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/speech/models/cuda_ops.h"
-#include "tutti/speech/models/fused.h"
+#include "tutti/speech/ops/fused.h"
+#include "tutti/speech/ops/gpu/cuda_ops.h"
 
 namespace tutti::speech {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "tutti/speech/models/attention.h"
-#include "tutti/speech/models/gpu/decoder_step.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/step_graph.h"
+#include "tutti/speech/ops/gpu/decoder_step.h"
 #include "tutti/trainer/recompute.h"
 
 namespace tutti::speech {

@@ -7,7 +7,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/speech/models/encoder_blocks.h"
-#include "tutti/speech/models/fused.h"
+#include "tutti/speech/ops/fused.h"
 #include "tutti/trainer/autocast.h"
 #include "tutti/trainer/out_of_memory.h"
 

@@ -14,10 +14,10 @@
 
 #include "tutti/speech/models/attention.h"
 #include "tutti/speech/models/ctc.h"
-#include "tutti/speech/models/gpu/recorded_stack.h"
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/step_graph.h"
+#include "tutti/speech/ops/gpu/recorded_stack.h"
 #include "tutti/trainer/recompute.h"
 #include "tutti/trainer/recording.h"
 

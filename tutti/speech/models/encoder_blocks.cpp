@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "tutti/speech/models/fused.h"
+#include "tutti/speech/ops/fused.h"
 #include "tutti/trainer/batch_norm.h"
 
 namespace tutti::speech {

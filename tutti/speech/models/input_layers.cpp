@@ -5,9 +5,9 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
-#include "tutti/speech/models/cuda_input.h"
 #include "tutti/speech/models/encoder_blocks.h"
-#include "tutti/speech/models/first_conv.h"
+#include "tutti/speech/ops/cpu/first_conv.h"
+#include "tutti/speech/ops/gpu/input_conv.h"
 
 namespace tutti::speech {
 

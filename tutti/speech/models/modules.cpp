@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/speech/models/fused.h"
+#include "tutti/speech/ops/fused.h"
 
 namespace tutti::speech {
 

@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "tutti/speech/models/gpu/capture.h"
+#include "tutti/speech/ops/gpu/capture.h"
 #endif
 
 namespace tutti::speech {
