@@ -258,6 +258,43 @@ TEST_F(Cuda, ClippedUpdatesEqualTheCpus) {
   }
 }
 
+// An update that is queued before the host knows the norm is the one it would have asked for, bit by
+// bit; none where a gradient is not a number.
+TEST_F(Cuda, UnseenUpdatesEqualSeenOnes) {
+  torch::manual_seed(2);
+  for (const double limit : {0.0, 0.5, 1e6}) {
+    NamedTensors seen, unseen;
+    for (int i = 0; i < 1500; ++i) {  // more tensors than one launch takes, some of several pieces
+      const at::Tensor x = torch::randn({i % 500 == 0 ? 40001 : 1 + i * 7 % 300}, at::kCUDA);
+      for (NamedTensors* list : {&seen, &unseen}) {
+        at::Tensor p = x.clone().requires_grad_();
+        p.mutable_grad() = 0.1 * x + 0.01;
+        list->emplace_back("p" + std::to_string(i), p);
+      }
+    }
+    const OptimizerOptions options{.lr = 1e-2, .weight_decay = 0.1};
+    const auto a = make_optimizer(options, seen), b = make_optimizer(options, unseen);
+    const double average = 1.0 / 3;
+    const at::Tensor squared = local_squared_norm(b->gradients());
+    const double norm = squared.sqrt().item<double>() * average;
+    for (int step = 0; step < 3; ++step) {
+      a->step(1e-2, limit > 0 ? average * std::min(1.0, limit / (norm + 1e-6)) : average);
+      ASSERT_TRUE(b->step_clipped(1e-2, {squared, average, limit}));
+    }
+    const auto expect_equal = [&] {
+      for (std::size_t i = 0; i < seen.size(); ++i)
+        ASSERT_TRUE(torch::equal(seen[i].second, unseen[i].second)) << seen[i].first;
+    };
+    expect_equal();
+    unseen[7].second.mutable_grad()[0] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor broken = local_squared_norm(b->gradients());
+    ASSERT_TRUE(b->step_clipped(1e-2, {broken, average, limit}));
+    b->uncount_step();
+    expect_equal();
+    EXPECT_EQ(b->state().at("step/p7").item<std::int64_t>(), 3);
+  }
+}
+
 TEST_F(Cuda, FeedHandsOutTheRightBatchesWhileTheDeviceIsBusy) {
   MemorySource source(marked_batches(40, 4 << 20), 0, 1);
   DeviceFeed feed(source.open({}), Precision(PrecisionMode::k32, torch::kCUDA), torch::kCUDA);

@@ -27,6 +27,11 @@ struct AdamNumbers {
   float decay = 1;   // p *= decay
   float l2 = 0;      // g += l2 * p
   float factor = 1;  // of gradients
+  // Where the factor is not known at the launch, the sum of all gradients' squares in device memory:
+  // with norm = sqrt(*squared_norm) * average the factor is average * min(1, limit / norm), or average
+  // where the limit is 0. A norm that is not finite leaves everything as it is.
+  const float* squared_norm = nullptr;
+  double average = 1, limit = 0;
 };
 
 void adam(const std::vector<AdamTensor>& tensors, const AdamNumbers& numbers, CUstream_st* stream);

@@ -1,21 +1,11 @@
 #include "tutti/trainer/cuda/squared_norm.h"
 
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <stdexcept>
-#include <string>
+#include "tutti/trainer/cuda/many_tensors.cuh"
 
 namespace tutti::trainer::cuda {
 namespace {
 
-constexpr int kTensors = 240;  // of a launch: arguments have 4 kB
-constexpr int kSlices = 16;    // blocks of a tensor
-constexpr int kThreads = 256;
-
-struct Arguments {
-  Floats tensors[kTensors];
-};
+using Tensors = Many<Floats, 16>;
 
 __device__ double block_sum(double value) {
   __shared__ double shared[kThreads / 32];
@@ -27,14 +17,23 @@ __device__ double block_sum(double value) {
   return sum;
 }
 
-__global__ void squares(const Arguments arguments, float* partials) {
-  const Floats tensor = arguments.tensors[blockIdx.y];
+__global__ void __launch_bounds__(kThreads)
+    squares(const __grid_constant__ Tensors many, float* partials) {
+  std::int64_t piece = 0;
+  const Floats& tensor = many.tensors[many.find(piece)];
+  const std::int64_t begin = piece * kPiece, end = min(begin + kPiece, tensor.count);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+  const std::int64_t fours = aligned ? begin + (end - begin) / 4 * 4 : begin;
   float sum = 0;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-       i < tensor.count; i += static_cast<std::int64_t>(kSlices) * kThreads)
+#pragma unroll 4
+  for (std::int64_t i = begin + 4 * threadIdx.x; i < fours; i += 4 * kThreads) {
+    const float4 x = *reinterpret_cast<const float4*>(tensor.data + i);
+    sum = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, sum))));
+  }
+  for (std::int64_t i = fours + threadIdx.x; i < end; i += kThreads)
     sum = fmaf(tensor.data[i], tensor.data[i], sum);
   const double all = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.y * kSlices + blockIdx.x] = static_cast<float>(all);
+  if (threadIdx.x == 0) partials[blockIdx.x] = static_cast<float>(all);
 }
 
 __global__ void add_up(const float* partials, std::int64_t count, float* result) {
@@ -46,20 +45,19 @@ __global__ void add_up(const float* partials, std::int64_t count, float* result)
 
 }  // namespace
 
-std::int64_t squared_norm_partials(std::size_t tensors) {
-  return static_cast<std::int64_t>(tensors) * kSlices;
+std::int64_t squared_norm_partials(const std::vector<Floats>& tensors) {
+  std::int64_t count = 0;
+  for (const Floats& tensor : tensors) count += pieces_of(tensor.count);
+  return count;
 }
 
 void squared_norm(const std::vector<Floats>& tensors, float* partials, float* result,
                   CUstream_st* stream) {
-  for (std::size_t first = 0; first < tensors.size(); first += kTensors) {
-    const std::size_t count = std::min<std::size_t>(kTensors, tensors.size() - first);
-    Arguments arguments;
-    std::copy_n(tensors.begin() + static_cast<std::ptrdiff_t>(first), count, arguments.tensors);
-    squares<<<dim3(kSlices, static_cast<unsigned>(count)), kThreads, 0, stream>>>(
-        arguments, partials + first * kSlices);
-  }
-  add_up<<<1, kThreads, 0, stream>>>(partials, squared_norm_partials(tensors.size()), result);
+  launch_many<Tensors>(tensors, "squared_norm",
+                       [&](const Tensors& many, unsigned blocks, std::int64_t before) {
+                         squares<<<blocks, kThreads, 0, stream>>>(many, partials + before);
+                       });
+  add_up<<<1, kThreads, 0, stream>>>(partials, squared_norm_partials(tensors), result);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
     throw std::runtime_error(std::string("squared_norm: CUDA: ") + cudaGetErrorString(error));
 }

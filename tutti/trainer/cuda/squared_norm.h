@@ -15,8 +15,8 @@ struct Floats {
   std::int64_t count = 0;
 };
 
-// Floats of scratch for so many tensors.
-std::int64_t squared_norm_partials(std::size_t tensors);
+// Floats of scratch for these.
+std::int64_t squared_norm_partials(const std::vector<Floats>& tensors);
 // *result, in device memory like everything here, becomes the sum; always in the same order.
 void squared_norm(const std::vector<Floats>& tensors, float* partials, float* result,
                   CUstream_st* stream);

@@ -67,6 +67,17 @@ void OptimizerGroups::step(UpdateTime at, double gradient_factor) {
   }
 }
 
+bool OptimizerGroups::step_clipped(UpdateTime at, const ClippedOnDevice& clipped) {
+  if (groups_.size() != 1) return false;  // all of them or none
+  Group& group = groups_.front();
+  if (group.schedule->momentum(by_epoch_ ? at.epoch : at.step)) return false;
+  return group.optimizer->step_clipped(lr(group, at), clipped);
+}
+
+void OptimizerGroups::uncount_step() {
+  for (Group& group : groups_) group.optimizer->uncount_step();
+}
+
 std::vector<double> OptimizerGroups::lrs(UpdateTime at) const {
   std::vector<double> out;
   for (const Group& group : groups_) out.push_back(lr(group, at));

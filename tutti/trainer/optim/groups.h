@@ -40,6 +40,8 @@ class OptimizerGroups {
   void zero_grad();
   // The update that follows; see Optimizer::step.
   void step(UpdateTime at, double gradient_factor);
+  bool step_clipped(UpdateTime at, const ClippedOnDevice& clipped);
+  void uncount_step();
   std::vector<double> lrs(UpdateTime at) const;  // of the update that follows, by group
   bool watches() const { return groups_.front().schedule->watches(); }
   void observe(double value);

@@ -30,6 +30,16 @@ void Optimizer::step(double lr, double gradient_factor) {
   update(lr, gradient_factor);
 }
 
+bool Optimizer::step_clipped(double lr, const ClippedOnDevice& clipped) {
+  torch::NoGradGuard no_grad;
+  return update_clipped(lr, clipped);
+}
+
+void Optimizer::uncount_step() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].second.grad().defined()) --slots_[i].step;
+}
+
 void Optimizer::zero_grad() {
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
 }
@@ -94,7 +104,21 @@ class Adam final : public Optimizer {
       : Optimizer(options.lr, std::move(parameters)), options_(options) {}
   void set_momentum(double momentum) override { options_.beta1 = momentum; }
   void update(double lr, double gradient_factor) override {
+    std::vector<AdamUpdate> updates = next_updates(lr, gradient_factor);
+    trainer::apply(options_, updates);  // std has one, too
+  }
+  bool update_clipped(double lr, const ClippedOnDevice& clipped) override {
+    std::vector<AdamUpdate> updates = next_updates(lr, 1.0);
+    if (apply_clipped(options_, updates, clipped)) return true;
+    uncount_step();
+    return false;
+  }
+
+ private:
+  // Counts them.
+  std::vector<AdamUpdate> next_updates(double lr, double gradient_factor) {
     std::vector<AdamUpdate> updates;
+    updates.reserve(parameters_.size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& parameter = parameters_[i].second;
       if (!parameter.grad().defined()) continue;
@@ -107,10 +131,9 @@ class Adam final : public Optimizer {
                          .gradient_factor = gradient_factor});
       if (options_.amsgrad) updates.back().max_exp_avg_sq = slot_tensor(i, "max_exp_avg_sq");
     }
-    trainer::apply(options_, updates);  // std has one, too
+    return updates;
   }
 
- private:
   OptimizerOptions options_;
 };
 

@@ -42,6 +42,14 @@ struct OptimizerOptions {
 // torch's defaults, e.g. AdamW's weight_decay of 0.01.
 OptimizerOptions default_options(OptimizerKind kind);
 
+// What gradients are multiplied with, before a host that need not wait knows it: with norm =
+// sqrt(squared_norm) * average it is average * min(1, limit / norm), or average where the limit is 0. A
+// norm that is not finite makes no update.
+struct ClippedOnDevice {
+  at::Tensor squared_norm;  // of all gradients
+  double average = 1, limit = 0;
+};
+
 class Optimizer {
  public:
   Optimizer(double base_lr, NamedTensors parameters);
@@ -49,6 +57,11 @@ class Optimizer {
 
   // One update with every gradient multiplied by `gradient_factor` on the fly.
   void step(double lr, double gradient_factor);
+  // The same, where the factor is known to the device alone (see ClippedOnDevice). False: nothing was
+  // done, as this optimizer or these tensors cannot.
+  bool step_clipped(double lr, const ClippedOnDevice& clipped);
+  // After step_clipped() of gradients that were not finite, which left all tensors as they were.
+  void uncount_step();
   void zero_grad();  // makes gradients undefined
 
   // What schedules start from.
@@ -67,6 +80,7 @@ class Optimizer {
 
  protected:
   virtual void update(double lr, double gradient_factor) = 0;
+  virtual bool update_clipped(double, const ClippedOnDevice&) { return false; }
 
   struct Slot {
     std::int64_t step = 0;

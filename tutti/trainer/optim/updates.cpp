@@ -130,7 +130,8 @@ void apply_alone(const OptimizerOptions& options, AdamUpdate& update) {
 
 #ifdef TUTTI_WITH_CUDA_KERNELS
 // False where the kernel does not fit.
-bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& updates) {
+bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& updates,
+                           const ClippedOnDevice& clipped = {}) {
   const at::Device device = updates[0].parameter.device();
   const auto fits = [&](const at::Tensor& x) {
     return x.scalar_type() == at::kFloat && x.is_contiguous() && x.device() == device;
@@ -152,6 +153,7 @@ bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& u
                        .step_size = static_cast<float>(common.step_size),
                        .denom_scale = static_cast<float>(common.denom_scale)});
   }
+  if (clipped.squared_norm.defined() && !fits(clipped.squared_norm)) return false;
   const c10::cuda::CUDAGuard guard(device);
   cuda::adam(tensors,
              {.beta1 = static_cast<float>(o.beta1),
@@ -161,7 +163,11 @@ bool apply_with_our_kernel(const OptimizerOptions& o, std::vector<AdamUpdate>& u
               .eps = static_cast<float>(o.eps),
               .decay = static_cast<float>(common.decay),
               .l2 = static_cast<float>(common.l2),
-              .factor = static_cast<float>(updates[0].gradient_factor)},
+              .factor = static_cast<float>(updates[0].gradient_factor),
+              .squared_norm =
+                  clipped.squared_norm.defined() ? clipped.squared_norm.data_ptr<float>() : nullptr,
+              .average = clipped.average,
+              .limit = clipped.limit},
              c10::cuda::getCurrentCUDAStream(device.index()).stream());
   for (AdamUpdate& u : updates) u.parameter.unsafeGetTensorImpl()->bump_version();
   return true;
@@ -211,6 +217,17 @@ bool apply_at_once([[maybe_unused]] const OptimizerOptions& o, std::vector<AdamU
 void apply(const OptimizerOptions& options, std::vector<AdamUpdate>& updates) {
   if (updates.empty() || apply_at_once(options, updates)) return;
   for (AdamUpdate& update : updates) apply_alone(options, update);
+}
+
+bool apply_clipped([[maybe_unused]] const OptimizerOptions& options,
+                   [[maybe_unused]] std::vector<AdamUpdate>& updates,
+                   [[maybe_unused]] const ClippedOnDevice& clipped) {
+#ifdef TUTTI_WITH_CUDA_KERNELS
+  return !updates.empty() && updates[0].parameter.is_cuda() && !options.amsgrad &&
+         apply_with_our_kernel(options, updates, clipped);
+#else
+  return false;
+#endif
 }
 
 void apply(const OptimizerOptions& options, SgdUpdate& update) {

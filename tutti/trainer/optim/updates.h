@@ -34,6 +34,9 @@ struct SgdUpdate {
 // REQUIRES: no autograd (NoGradGuard).
 // Of all parameters; on a GPU in a few kernels.
 void apply(const OptimizerOptions& options, std::vector<AdamUpdate>& updates);
+// With this factor instead of the updates' own. False: nothing was done, as it takes our kernel.
+bool apply_clipped(const OptimizerOptions& options, std::vector<AdamUpdate>& updates,
+                   const ClippedOnDevice& clipped);
 void apply(const OptimizerOptions& options, SgdUpdate& update);
 
 }  // namespace tutti::trainer

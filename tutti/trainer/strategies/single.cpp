@@ -44,7 +44,7 @@ at::Tensor squared_norm_on_gpu(const std::vector<at::Tensor>& gradients) {
     floats.push_back({g.data_ptr<float>(), g.numel()});
   }
   const c10::cuda::CUDAGuard guard(gradients[0].device());
-  const std::int64_t count = cuda::squared_norm_partials(floats.size());
+  const std::int64_t count = cuda::squared_norm_partials(floats);
   const at::Tensor memory = at::empty({count + 1}, gradients[0].options());
   float* partials = memory.data_ptr<float>();
   cuda::squared_norm(floats, partials, partials + count,
