@@ -109,7 +109,14 @@ class Search {
   std::int64_t num_utterances() const { return score_.size(0); }
   Candidates candidates();
   void step(std::int64_t i);
+  bool detects_end() const { return options_.maxlenratio == 0; }
   torch::Tensor end_detected(std::int64_t i) const;
+  // Whether it holds for an utterance of the batch.
+  template <class Condition>
+  bool any_active(Condition condition) const {
+    return std::any_of(active_->begin(), active_->end(),
+                       [&](std::int64_t u) { return condition(static_cast<std::size_t>(u)); });
+  }
   bool drop_finished();
 
   const SearchModel& model_;
@@ -129,6 +136,8 @@ class Search {
   torch::Tensor best_ended_;                         // (U)
   std::vector<torch::Tensor> best_by_step_;          // (U) each: the best that ended in that step
   torch::Tensor max_steps_, min_steps_;              // (U, 1)
+  torch::Tensor dead_;                               // (U, W) -inf
+  torch::Tensor only_parents_;                       // (U, 1) zeros, where there is no choice
   std::vector<Step> steps_;
 };
 
@@ -199,7 +208,7 @@ Search::Candidates Search::candidates() {
 // i - prompt - 1 and the two before.
 torch::Tensor Search::end_detected(std::int64_t i) const {
   const std::int64_t newest = i - static_cast<std::int64_t>(prompt_.size()) - 1;
-  if (options_.maxlenratio != 0 || newest < kEndDetectLengths - 1) return {};
+  if (newest < kEndDetectLengths - 1) return {};
   torch::Tensor all;
   for (std::int64_t s = newest; s > newest - kEndDetectLengths; --s) {
     const torch::Tensor& best = best_by_step_[static_cast<std::size_t>(s)];
@@ -214,36 +223,55 @@ void Search::step(std::int64_t i) {
   const Candidates c = candidates();
   const std::int64_t width = c.tokens.size(2);
   torch::Tensor total = score_.unsqueeze(2).expand({-1, -1, width});
-  if (c.decoder.defined()) total = total + (1 - options_.ctc_weight) * c.decoder;
+  if (c.decoder.defined())
+    total = total + (options_.ctc_weight == 0 ? c.decoder : (1 - options_.ctc_weight) * c.decoder);
   if (c.lm.defined()) total = total + options_.lm_weight * c.lm;
   if (options_.penalty != 0) total = total + options_.penalty;
   if (c.ctc.defined()) total = total + options_.ctc_weight * (c.ctc - ctc_score_.unsqueeze(2));
   if (c.bias.defined()) total = total + c.bias;
 
-  const auto [best, flat] = total.reshape({count, beam_ * width}).topk(beam_, 1);
-  const torch::Tensor parents = flat.div(width, "trunc");
+  // A GPU launches a kernel for every line here: what is known before is not asked.
+  torch::Tensor best, flat, parents;
+  const bool has_choice = beam_ * width > 1;
+  if (has_choice) {
+    std::tie(best, flat) = total.reshape({count, beam_ * width}).topk(beam_, 1);
+    parents = flat.div(width, "trunc");
+  } else {
+    best = total.reshape({count, 1});
+    if (!only_parents_.defined() || only_parents_.size(0) != count)
+      only_parents_ = torch::zeros({count, 1}, c.tokens.options());
+    parents = only_parents_;
+  }
   const auto pick = [&](const torch::Tensor& x) {
-    return x.reshape({count, beam_ * width}).gather(1, flat);
+    const torch::Tensor of_row = x.reshape({count, beam_ * width});
+    return has_choice ? of_row.gather(1, flat) : of_row;
   };
   const torch::Tensor tokens = pick(c.tokens);
-  if (c.decoder.defined()) decoder_score_ = decoder_score_.gather(1, parents) + pick(c.decoder);
+  if (c.decoder.defined())
+    decoder_score_ =
+        (has_choice ? decoder_score_.gather(1, parents) : decoder_score_) + pick(c.decoder);
   if (c.ctc.defined()) ctc_score_ = pick(c.ctc);
 
-  const torch::Tensor at_limit = max_steps_ - 1 <= i;  // (U, 1)
-  const torch::Tensor ends = (tokens == model_.eos) | at_limit;
-  const torch::Tensor counts = ends & (min_steps_ <= i);
-  const torch::Tensor dead = torch::full_like(best, kDead);
-  const torch::Tensor ended = torch::where(counts, best, dead);
-  score_ = torch::where(ends, dead, best);
-  best_by_step_.push_back(ended.amax(1));
-  best_ended_ = torch::maximum(best_ended_, best_by_step_.back());
-  if (const torch::Tensor stop = end_detected(i); stop.defined())
-    score_ = score_.masked_fill(stop.unsqueeze(1), kDead);
+  torch::Tensor ends = tokens == model_.eos;
+  if (any_active([&](std::size_t u) { return limits_.max[u] - 1 <= i; }))
+    ends = ends | (max_steps_ - 1 <= i);  // (U, 1)
+  torch::Tensor counts = ends;
+  if (any_active([&](std::size_t u) { return limits_.min[u] > i; }))
+    counts = ends & (min_steps_ <= i);
+  if (!dead_.defined() || dead_.sizes() != best.sizes()) dead_ = torch::full_like(best, kDead);
+  const torch::Tensor ended = torch::where(counts, best, dead_);
+  score_ = torch::where(ends, dead_, best);
+  if (detects_end()) {
+    best_by_step_.push_back(ended.amax(1));
+    best_ended_ = torch::maximum(best_ended_, best_by_step_.back());
+    if (const torch::Tensor stop = end_detected(i); stop.defined())
+      score_ = score_.masked_fill(stop.unsqueeze(1), kDead);
+  }
   steps_.push_back({active_, tokens, parents, ended, decoder_score_, ctc_score_});
 
   if (ctc_) ctc_->advance(parents, tokens);
   if (times_) times_->advance(parents, tokens);
-  if (decoder_ || lm_) {
+  if ((decoder_ || lm_) && beam_ > 1) {  // else every row goes on with itself
     const torch::Tensor first_row = torch::arange(count, parents.options()).unsqueeze(1) * beam_;
     const torch::Tensor rows = (first_row + parents).view({-1});
     if (decoder_) decoder_->reorder(rows);
