@@ -14,11 +14,16 @@
 #include <functional>
 #include <vector>
 
+#include "tutti/speech/frontend/log_mel.h"
 #include "tutti/speech/kernels/few_rows.h"
 #include "tutti/speech/kernels/fused.h"
 #include "tutti/speech/kernels/relative_attention.h"
+#include "tutti/speech/kernels/smoothed_loss.h"
 #include "tutti/speech/models/step_graph.h"
+#include "tutti/speech/ops/gpu/log_mel.h"
 #include "tutti/speech/ops/gpu/tools.h"
+#include "tutti/trainer/cuda/adam.h"
+#include "tutti/trainer/cuda/squared_norm.h"
 
 namespace {
 
@@ -55,13 +60,16 @@ double time_of(const std::function<void(int)>& call) {
   return best;
 }
 
-void report(const std::string& name, double bytes, double operations,
-            const std::function<void(int)>& call) {
-  const double us = time_of(call);
+void print_row(const std::string& name, double us, double bytes, double operations) {
   const double rate = bytes / us * 1e6, work = operations / us * 1e6;
   fmt::print("| {} | {:.2f} | {:.2f} ({:.0f} %) | {:.1f} ({:.0f} %) |\n", name, us, rate / 1e12,
              copy_rate > 0 ? 100 * rate / copy_rate : 100.0, work / 1e12,
              product_rate > 0 ? 100 * work / product_rate : 100.0);
+}
+
+void report(const std::string& name, double bytes, double operations,
+            const std::function<void(int)>& call) {
+  print_row(name, time_of(call), bytes, operations);
 }
 
 void limits() {
@@ -244,6 +252,7 @@ void attention_kernels() {
   back.grad_q = grad_q.data_ptr();
   back.grad_k = grad_k.data_ptr();
   back.grad_v = grad_v.data_ptr();
+  back.grad_row = grad_k.stride(1);
   back.grad_scores = grad_scores.data_ptr();
   const double vectors = 2.0 * q.numel(), whole = 2.0 * scores.numel(),
                pairs = static_cast<double>(size.batch * size.heads * size.frames * size.frames);
@@ -257,6 +266,96 @@ void attention_kernels() {
   }
 }
 
+// Both ends of the model: features from samples, and the attention loss. 45 tokens an utterance.
+void signal_kernels() {
+  const std::int64_t batch = 128, samples = 236800, tokens = 46, classes = 5000;
+  LogMelSettings settings;
+  settings.win_length = 400;
+  settings.hop_length = 160;
+  LogMel frontend(Build{torch::kCUDA}, settings);
+  const Tensor speech = 0.1 * torch::randn({batch, samples}, floats());
+  const Tensor window = torch::hann_window(400, floats()),
+               filters = mel_filters(settings).to(torch::kCUDA);
+  const std::int64_t frames = frontend->num_frames(samples);
+  const Lengths lengths(static_cast<std::size_t>(batch), samples);
+  gpu::FusedLogMel fused;
+  // Not recorded: it takes lengths from the host.
+  const auto features = [&] {
+    fused.run({.speech_BN = speech,
+               .num_samples = lengths,
+               .frames = frames,
+               .fft_size = 512,
+               .hop = 160,
+               .margin = 256,
+               .window = window,
+               .filters_FM = filters});
+  };
+  for (int i = 0; i < 3; ++i) features();
+  double best = 1e30;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record();
+    for (int i = 0; i < kCalls; ++i) features();
+    end.record();
+    end.synchronize();
+    best = std::min(best, static_cast<double>(begin.elapsed_time(end)) * 1e3 / kCalls);
+  }
+  print_row("log-mel features from samples", best, 4.0 * (speech.numel() + batch * frames * 80),
+            2.5 * 512 * 9 * static_cast<double>(batch * frames));
+
+  const std::int64_t rows = batch * tokens;
+  const auto ids = torch::device(torch::kCUDA).dtype(torch::kInt64);
+  const Tensor logits = torch::randn({rows, classes}, halves()), grad = torch::empty_like(logits);
+  const Tensor targets = torch::randint(0, classes, {rows}, ids),
+               counts = torch::full({batch}, tokens, ids);
+  const Tensor numbers = torch::ones({3 * rows + 8}, floats()),
+               counter = torch::zeros({1}, torch::device(torch::kCUDA).dtype(torch::kInt32));
+  float* at = numbers.data_ptr<float>();
+  const cuda::SmoothedLoss call{.rows = rows,
+                                .places = tokens,
+                                .classes = static_cast<int>(classes),
+                                .type = kType,
+                                .logits = logits.data_ptr(),
+                                .targets = targets.data_ptr<std::int64_t>(),
+                                .lengths = counts.data_ptr<std::int64_t>(),
+                                .right = 0.9F,
+                                .other = 2e-5F,
+                                .scale = at + 3 * rows,
+                                .log_sums = at};
+  auto* zero = reinterpret_cast<unsigned*>(counter.data_ptr<std::int32_t>());
+  const double bytes = 2.0 * static_cast<double>(logits.numel());
+  report("attention loss", bytes, 0, [&](int) {
+    cuda::smoothed_loss(call, at + rows, at + 3 * rows + 1, zero, stream_of(logits));
+  });
+  report("its gradient", 2 * bytes, 0, [&](int) {
+    cuda::smoothed_loss_back(call, at + 3 * rows, grad.data_ptr(), stream_of(logits));
+  });
+}
+
+// 38.5 M parameters in 600 tensors.
+void update_kernels() {
+  namespace update = tutti::trainer::cuda;
+  const std::int64_t each = 64000, count = 600;
+  const Tensor numbers = torch::ones({4, count, each}, floats());
+  std::vector<update::AdamTensor> tensors;
+  std::vector<update::Floats> gradients;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto part = [&](std::int64_t n) { return numbers[n][i].data_ptr<float>(); };
+    tensors.push_back({part(0), part(1), part(2), part(3), each, 1e-6F, 1});
+    gradients.push_back({part(1), each});
+  }
+  const Tensor sums = torch::empty({update::squared_norm_partials(gradients) + 1}, floats());
+  const double bytes = 4.0 * each * count;
+  report("sum of gradients' squares", bytes, 0, [&](int) {
+    update::squared_norm(gradients, sums.data_ptr<float>() + 1, sums.data_ptr<float>(),
+                         stream_of(sums));
+  });
+  report("Adam", 7 * bytes, 0, [&](int) {
+    update::adam(tensors, {.squared_norm = sums.data_ptr<float>(), .average = 1, .limit = 5},
+                 stream_of(sums));
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -266,5 +365,7 @@ int main() {
   for (const std::int64_t rows : {1, 5}) decoder_kernels(rows);
   training_kernels();
   attention_kernels();
+  signal_kernels();
+  update_kernels();
   return 0;
 }

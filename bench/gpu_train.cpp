@@ -3,7 +3,8 @@
 // baseline does it.
 //
 //   bench_gpu_train --batch 32 --precision bf16-mixed --steps 60 [--graphs false] [--trace step.json]
-//   bench_gpu_train --batch 8 --seconds 15.39 --steps 210 --losses true     // no padding in a recording
+//   bench_gpu_train --precision 32 --matmul high                            // TF32
+//   bench_gpu_train --batch 8 --seconds 15.39 --tokens 47 --steps 210 --losses true   // nothing to pad
 //
 // Prints one JSON line: the median step, with the device waited for after each step as the baseline
 // does. --trace writes a profile of three steps for a trace viewer. --losses adds the mean losses of
@@ -56,15 +57,15 @@ AsrSettings recipe_settings() {
   return s;
 }
 
-trainer::Batch random_batch(std::int64_t size, double seconds, std::int64_t vocabulary) {
+trainer::Batch random_batch(std::int64_t size, double seconds, std::int64_t tokens,
+                            std::int64_t vocabulary) {
   const auto samples = static_cast<std::int64_t>(16000 * seconds);
-  constexpr std::int64_t kTokens = 45;
   trainer::Batch batch;
   batch.tensors["speech"] = (0.1 * torch::randn({size, samples})).pin_memory();
   batch.tensors["speech_lengths"] = torch::full({size}, samples, torch::kInt64);
   batch.tensors["text"] =
-      torch::randint(1, vocabulary - 1, {size, kTokens}, torch::kInt64).pin_memory();
-  batch.tensors["text_lengths"] = torch::full({size}, kTokens, torch::kInt64);
+      torch::randint(1, vocabulary - 1, {size, tokens}, torch::kInt64).pin_memory();
+  batch.tensors["text_lengths"] = torch::full({size}, tokens, torch::kInt64);
   batch.audio_seconds = static_cast<double>(size) * seconds;
   batch.utt_ids.assign(static_cast<std::size_t>(size), "random");
   return batch;
@@ -109,7 +110,8 @@ int run(bench::Options args) {
   AsrTrainable model(recipe);
   std::vector<trainer::Batch> batches;
   for (std::int64_t i = 0; i < 8; ++i)
-    batches.push_back(random_batch(size, std::stod(args["seconds"]), settings.vocab_size));
+    batches.push_back(random_batch(size, std::stod(args["seconds"]), std::stoll(args["tokens"]),
+                                   settings.vocab_size));
   trainer::MemorySource source(std::move(batches), 0, 1);
   const auto control = trainer::make_local_control();
   const auto strategy = trainer::make_single_strategy();
@@ -119,6 +121,7 @@ int run(bench::Options args) {
   loop.precision = trainer::parse_precision(args["precision"]);
   loop.gradient_clip_val = 5;
   loop.cuda_graphs = args["graphs"];
+  loop.float32_matmul_precision = args["matmul"];
   loop.device = "cuda:0";
   loop.show_progress = false;
   Losses losses;
@@ -152,7 +155,7 @@ int run(bench::Options args) {
   out["ms_per_step"] = median;
   out["audio_seconds_per_second"] =
       static_cast<double>(size) * std::stod(args["seconds"]) / median * 1e3;
-  out["recorded_passes"] = recipe->encoder->num_recorded_passes();
+  out["recorded_passes"] = recipe->num_recorded_passes();
   out["peak_gib"] = static_cast<double>(memory.allocated_bytes[0].peak) / (1LL << 30);
   out["reserved_gib"] = static_cast<double>(memory.reserved_bytes[0].current) / (1LL << 30);
   if (args["losses"] == "true") out["loss"] = losses.all;
@@ -167,9 +170,11 @@ int main(int argc, char** argv) {
     return run(bench::parse_options(argc, argv,
                                     {{"batch", "32"},
                                      {"seconds", "14.8"},
+                                     {"tokens", "45"},
                                      {"steps", "70"},
                                      {"precision", "bf16-mixed"},
                                      {"graphs", "auto"},
+                                     {"matmul", "highest"},
                                      {"losses", "false"},
                                      {"trace", ""}}));
   } catch (const std::exception&) {

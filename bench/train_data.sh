@@ -10,7 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=$(realpath "${1:-build/bin}") utterances=${2:-4000} epochs=${3:-10}
 keys=("${@:4}")
 out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+sampler=
+trap '[[ -z $sampler ]] || kill "$sampler" 2> /dev/null || true; rm -rf "$out"' EXIT
 data=${DATA:-$out/data}
 config=recipes/librispeech_100/conf/tuning/training_e_branchformer.yaml
 places=(data_dir="$data/data" stats_dir="$data/stats" exp_dir="$out/exp" create_dataset.source_dir="$data"
@@ -32,18 +33,22 @@ fi
 begin=$EPOCHREALTIME
 "$bin/tutti" train --config "$config" --quiet "${places[@]}" trainer.max_epochs="$epochs" trainer.log_every_n_steps=10 "${keys[@]}"
 echo "train: $(seconds "$begin") s, $epochs epochs"
-[[ -z ${sampler:-} ]] || kill "$sampler"
+[[ -z $sampler ]] || { kill "$sampler" || true; sampler=; }
 python3 - "$out" <<'PY'
 import glob, json, os, sys
 lines = [json.loads(line) for file in glob.glob(sys.argv[1] + "/exp/**/metrics.jsonl", recursive=True) for line in open(file)]
 steps = [l for l in lines if "throughput/audio_seconds_per_second" in l]
-key = lambda name: sorted(l[name] for l in steps)
-middle = lambda v: v[len(v) // 2]
+middle = lambda v: sorted(v)[len(v) // 2] if v else float("nan")
+def tell(name, some):
+    audio = [l["throughput/audio_seconds_per_second"] for l in some]
+    print("%s, %d log lines: %.0f s of audio per second (%.0f to %.0f), %.1f ms a step (data %.1f, forward %.1f, backward %.1f, optimizer %.1f)" % (
+        name, len(some), middle(audio), min(audio), max(audio),
+        *(1e3 * middle([l["time/" + n] for l in some]) for n in ("step", "data", "forward", "backward", "optimizer"))))
 if steps:
-    print("of %d log lines, the middle one: %.0f s of audio per second, %.1f ms a step (data %.1f, forward %.1f, backward %.1f, optimizer %.1f)" % (
-        len(steps), middle(key("throughput/audio_seconds_per_second")), *(1e3 * middle(key("time/" + n)) for n in ("step", "data", "forward", "backward", "optimizer"))))
+    tell("first quarter (shapes are new)", steps[:max(1, len(steps) // 4)])
+    tell("second half", steps[len(steps) // 2:])
 if os.path.exists(sys.argv[1] + "/busy"):
     busy = [float(line) for line in open(sys.argv[1] + "/busy")]
-    print("GPU busy %.0f %% of the whole command, %.0f %% of its middle half" % (
-        sum(busy) / len(busy), sum(busy[len(busy) // 4:-len(busy) // 4]) / max(1, len(busy[len(busy) // 4:-len(busy) // 4]))))
+    late = busy[len(busy) // 2:int(len(busy) * 0.95)] or busy
+    print("GPU busy %.0f %% of the whole command, %.0f %% of its second half" % (sum(busy) / len(busy), sum(late) / len(late)))
 PY

@@ -1,4 +1,4 @@
-// Encoders that are launched as one (trainer.cuda_graphs): the same losses, gradients and dropped
+// Training steps that are launched as one (trainer.cuda_graphs): the same losses, gradients and dropped
 // elements as layer by layer.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -23,12 +23,13 @@ AsrModel make_model(const std::string& encoder, double dropout, const std::strin
   return model_from(fmt::format(
       "vocab_size: 17\nencoder: {}\nencoder_conf: {{output_size: 128, attention_heads: 4, "
       "linear_units: 256, num_blocks: 2, dropout_rate: {}, positional_dropout_rate: {}, "
-      "attention_dropout_rate: {}{}{}}}\ndecoder: transformer\ndecoder_conf: {{dropout_rate: {}}}\n"
+      "attention_dropout_rate: {}{}{}}}\ndecoder: transformer\ndecoder_conf: {{dropout_rate: {}, "
+      "positional_dropout_rate: {}}}\n"
       "model_conf: {{ctc_weight: 0.3}}\nfrontend_conf: {{n_mels: 40}}\n",
       encoder, dropout, dropout, dropout,
       encoder == "e_branchformer" ? ", cgmlp_linear_units: 512, macaron_ffn: true, use_ffn: true"
                                   : "",
-      extra, dropout));
+      extra, dropout, dropout));
 }
 
 trainer::Batch random_batch(const Lengths& samples) {
@@ -95,7 +96,7 @@ Trained train(AsrModel model, const std::string& graphs, trainer::LoopSettings s
   for (const torch::Tensor& loss : watched.losses) result.losses.push_back(loss.item<double>());
   for (const auto& item : model->named_parameters())
     result.weights[item.key()] = item.value().detach().cpu();
-  result.recorded = model->encoder->num_recorded_passes();
+  result.recorded = model->num_recorded_passes();
   return result;
 }
 
@@ -163,12 +164,12 @@ TEST_F(SpeechRecording, DropsTheSameElements) {
     AsrModel model = make_model("e_branchformer", 0.3);
     model->to(torch::kCUDA);
     AsrBatch batch;
-    // 128 frames after subsampling, 4 rows: nothing to pad.
+    // 128 frames after subsampling, 4 rows, 16 tokens with <eos>: nothing to pad.
     const std::int64_t samples = 128 * 514;
     batch.speech = (0.1 * torch::randn({4, samples})).to(torch::kCUDA);
     batch.speech_lengths = {samples, samples - 9000, samples - 20000, samples};
-    batch.text = torch::randint(1, 16, {4, 5}, torch::kInt64).to(torch::kCUDA);
-    batch.text_lengths = {5, 5, 5, 5};
+    batch.text = torch::randint(1, 16, {4, 15}, torch::kInt64).to(torch::kCUDA);
+    batch.text_lengths = {15, 5, 11, 1};
     const auto step = [&] {
       std::unique_ptr<trainer::AutocastScope> scope;
       if (autocast)
@@ -185,10 +186,10 @@ TEST_F(SpeechRecording, DropsTheSameElements) {
     std::vector<Gradients> expected, got;
     torch::manual_seed(31);
     for (int i = 0; i < 4; ++i) expected.push_back(step());
-    model->encoder->set_recording(true);
+    model->set_recording(true);
     torch::manual_seed(31);
     for (int i = 0; i < 4; ++i) got.push_back(step());
-    EXPECT_EQ(model->encoder->num_recorded_passes(), 3);
+    EXPECT_EQ(model->num_recorded_passes(), 3);
     for (std::size_t i = 0; i < 4; ++i) {
       EXPECT_TRUE(close(got[i].at("loss"), expected[i].at("loss"), autocast ? 1e-3 : 1e-5)) << i;
       EXPECT_LT(distance(got[i], expected[i]), autocast ? 1e-2 : 1e-4) << i;
@@ -205,11 +206,10 @@ TEST_F(SpeechRecording, APassUnderWayIsNotDisturbed) {
   RecordedStack stack;
   stack.set_on(true);
   const auto layers = [&](const RecordedStack::Inputs& in) {
-    return torch::tanh(torch::matmul(in.x, w)).mul(in.key_bias);
+    return torch::tanh(torch::matmul(in.x, w)).mul(in.others[0]);
   };
   const auto input = [&](double scale) -> RecordedStack::Inputs {
-    return {.x = torch::randn({8, 16}, options).requires_grad_(),
-            .key_bias = torch::full({8, 1}, scale, options)};
+    return {torch::randn({8, 16}, options).requires_grad_(), {torch::full({8, 1}, scale, options)}};
   };
   for (int turn = 0; turn < 4; ++turn) {
     const RecordedStack::Inputs a = input(1.0 + turn), b = input(3.0);

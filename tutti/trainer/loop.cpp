@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tutti/core/error.h"
@@ -55,18 +56,22 @@ std::string reason_not_to_record(const Run& run) {
   return "";
 }
 
-// All modules of the model that can. Returns whether there is one.
+// All modules of the model that can, but not the parts of one that does. Returns whether there is one.
 bool set_recording(TrainableModel& model, bool on) {
   auto* whole = dynamic_cast<ModuleModel*>(&model);
   if (!whole) return false;
-  bool found = false;
-  for (const auto& module : whole->module()->modules())
-    if (auto* recordable = dynamic_cast<Recordable*>(module.get());
-        recordable && recordable->can_record()) {
+  std::vector<std::string> found;
+  for (const auto& item : whole->module()->named_modules("model")) {
+    const bool is_part = std::any_of(found.begin(), found.end(), [&](const std::string& name) {
+      return item.key().rfind(name + ".", 0) == 0;
+    });
+    if (auto* recordable = dynamic_cast<Recordable*>(item.value().get());
+        recordable && !is_part && recordable->can_record()) {
       recordable->set_recording(on);
-      found = true;
+      found.push_back(item.key());
     }
-  return found;
+  }
+  return !found.empty();
 }
 
 void allow_recording(Run& run) {
@@ -469,6 +474,8 @@ FitResult fit(FitInputs& inputs) {
       if (run.device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
       at::globalContext().setDeterministicAlgorithms(true, run.settings.deterministic.warn_only);
     }
+    if (run.device.is_cuda())
+      at::globalContext().setFloat32MatmulPrecision(run.settings.float32_matmul_precision);
     Strategy& strategy = inputs.strategy;
     inputs.model.to(strategy.moves_model() ? at::Device(at::kCPU) : run.device,
                     run.precision.weight_type());

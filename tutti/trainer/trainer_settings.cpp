@@ -129,9 +129,13 @@ void add_where_and_how(Schema<S>& s) {
   s.field("deterministic", &S::deterministic, "the same bits on every run, at some cost");
   s.field("detect_anomaly", &S::detect_anomaly,
           "name the operation whose backward pass makes NaN; slow");
+  s.field("float32_matmul_precision", &S::float32_matmul_precision,
+          "of matrix products of float32 numbers on a GPU, as torch.set_float32_matmul_precision: "
+          "highest computes in float32, high and medium may round factors to TF32 (10 bits)",
+          {.one_of = {"highest", "high", "medium"}});
   s.field("cuda_graphs", &S::cuda_graphs,
-          "on a GPU, launch the layers of an encoder as one, for batches so small that launching "
-          "takes longer than computing; auto: where that is possible",
+          "on a GPU, launch a step from features to gradients as one, for batches so small that "
+          "launching takes longer than computing; auto: where that is possible",
           {.one_of = {"auto", "false"}});
   s.field("timeout", &S::timeout,
           "how long ranks wait for one another before the missing one is named");

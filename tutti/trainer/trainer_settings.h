@@ -81,7 +81,8 @@ struct LoopSettings {
       recompute;  // activation_checkpointing: classes of modules; see recompute.h
   config::Deterministic deterministic;
   bool detect_anomaly = false;
-  std::string cuda_graphs = "auto";  // or "false"; see recording.h
+  std::string float32_matmul_precision = "highest";  // or "high", "medium"; torch's words
+  std::string cuda_graphs = "auto";                  // or "false"; see recording.h
   bool enable_checkpointing = true;
   int log_every_n_steps = 50;  // 0: off
   bool show_progress = true;   // enable_progress_bar

@@ -96,6 +96,7 @@ Features LogMelImpl::forward(const torch::Tensor& speech, const Lengths& num_sam
   torch::NoGradGuard no_grad;  // nothing here is learned
   // Log-energies span more decades than bf16 can tell apart.
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::NoTF32Guard no_tf32;
   torch::Tensor x = speech;
   if (x.dim() == 3) {
     const std::int64_t channel =
@@ -117,9 +118,19 @@ Features LogMelImpl::forward(const torch::Tensor& speech, const Lengths& num_sam
                       "leave out utterances this short");
     features.lengths.push_back(num_frames(num_samples[b]));
   }
-  if (settings_.center) x = mirror_ends(x, num_samples, margin);
   if (!window_.defined() || window_.device() != x.device())
     window_ = make_window(settings_, x.options());
+  features.values = fused_.run({.speech_BN = x,
+                                .num_samples = num_samples,
+                                .frames = max_length(features.lengths),
+                                .fft_size = settings_.n_fft,
+                                .hop = settings_.hop_length,
+                                .margin = settings_.center ? margin : 0,
+                                .window = window_,
+                                .filters_FM = melmat_,
+                                .normalized = settings_.normalized});
+  if (features.values.defined()) return features;
+  if (settings_.center) x = mirror_ends(x, num_samples, margin);
 
   const torch::Tensor spectrum_BFT =
       torch::stft(x, settings_.n_fft, settings_.hop_length,

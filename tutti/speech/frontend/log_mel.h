@@ -15,6 +15,7 @@
 
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
+#include "tutti/speech/ops/gpu/log_mel.h"
 
 namespace tutti::speech {
 
@@ -39,6 +40,7 @@ class LogMelImpl : public torch::nn::Module {
   LogMelSettings settings_;
   torch::Tensor melmat_;
   torch::Tensor window_;  // not in the state dict; made anew, follows the device
+  gpu::FusedLogMel fused_;
 };
 TORCH_MODULE(LogMel);
 

@@ -165,11 +165,11 @@ __global__ void recursions_kernel(CtcTexts texts, CtcState state, bool zero_infi
 }
 
 // One block per frame. Every logit gets its probability; then those of the text are written again,
-// with their shares of the alignments taken off.
+// with their shares of the alignments taken off. Both may lie in the same place.
 template <class T, int P>
-__global__ void gradient_kernel(const T* __restrict__ logits, CtcTexts texts, CtcState state,
-                                bool zero_infinity, const float* __restrict__ grad_losses,
-                                T* __restrict__ grad_logits, Layout layout) {
+__global__ void gradient_kernel(const T* logits, CtcTexts texts, CtcState state, bool zero_infinity,
+                                const float* __restrict__ grad_losses, T* grad_logits,
+                                Layout layout) {
   const int t = blockIdx.x, b = blockIdx.y, thread = threadIdx.x;
   const double log_prob = state.log_probs[b];
   const std::int64_t offset = layout.frame(b, t) * layout.vocab;

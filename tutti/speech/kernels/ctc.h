@@ -45,7 +45,7 @@ void ctc_recursions(const CtcTexts& texts, const CtcState& state, bool zero_infi
                     const CtcSize& size, Stream stream);
 
 // grad_logits = (softmax(logits) - expected share of each label) * grad_losses[b], 0 past the end
-// of an utterance and, with zero_infinity, where the loss was infinite.
+// of an utterance and, with zero_infinity, where the loss was infinite. May be written over the logits.
 void ctc_gradient(Number type, const void* logits, const CtcTexts& texts, const CtcState& state,
                   bool zero_infinity, const float* grad_losses, void* grad_logits,
                   const CtcSize& size, Stream stream);

@@ -46,10 +46,11 @@ void gather_positions(const AttentionSize& size, const void* grad_spread, std::i
 // last frame. u and v are float (H, d).
 void attention_queries(const AttentionSize& size, const void* q, std::int64_t q_row, const float* u,
                        const float* v, void* with_u, void* with_v, Stream stream);
-// grad_q (B, T, H, d), and grad_uv (float, (2, H, d)); partials is scratch for 2 sums of H * d.
+// grad_q (B, T, H, d; frames grad_row elements apart), and grad_uv (float, (2, H, d)); partials is
+// scratch for 2 sums of H * d.
 void attention_queries_back(const AttentionSize& size, const void* grad_with_u,
-                            const void* grad_with_v, void* grad_q, float* grad_uv, float* partials,
-                            Stream stream);
+                            const void* grad_with_v, void* grad_q, std::int64_t grad_row,
+                            float* grad_uv, float* partials, Stream stream);
 
 struct RelativeAttention {
   AttentionSize size;
@@ -69,9 +70,10 @@ void relative_attention(const RelativeAttention& call, Stream stream);
 struct RelativeAttentionBack {
   const void* grad_out = nullptr;
   float* products = nullptr;  // scratch like `sums`: of out with its gradient
-  void* grad_q = nullptr;     // (B, T, H, d), as grad_k and grad_v
-  void* grad_k = nullptr;
+  void* grad_q = nullptr;     // (B, T, H, d)
+  void* grad_k = nullptr;     // (B, T, H, d), frames grad_row elements apart
   void* grad_v = nullptr;
+  std::int64_t grad_row = 0;
   void* grad_scores = nullptr;  // like scores, all of it
 };
 void relative_attention_back(const RelativeAttention& call, const RelativeAttentionBack& back,

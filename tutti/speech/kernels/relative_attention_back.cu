@@ -165,8 +165,9 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
     write_scores(stage.scores, bf16(back.grad_scores) + score_row(size, at, n) * columns, columns,
                  first_key);
   }
-  write_rows<D>(bf16(back.grad_k) + offset, row, first, frames, grad_k, scale);
-  write_rows<D>(bf16(back.grad_v) + offset, row, first, frames, grad_v, 1.0F);
+  const std::int64_t to = first_frame * back.grad_row + at.head * D;
+  write_rows<D>(bf16(back.grad_k) + to, back.grad_row, first, frames, grad_k, scale);
+  write_rows<D>(bf16(back.grad_v) + to, back.grad_row, first, frames, grad_v, 1.0F);
 }
 
 // Zeros where no key is: left of a query's scores and from key `keys` on.

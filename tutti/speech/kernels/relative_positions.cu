@@ -91,7 +91,8 @@ __global__ void split_kernel(Blocked size, const Bf16* __restrict__ q, std::int6
 // Sums over rows go to partials (2, gridDim.y, width).
 __global__ void split_back_kernel(Blocked size, const Bf16* __restrict__ grad_with_u,
                                   const Bf16* __restrict__ grad_with_v, Bf16* __restrict__ grad_q,
-                                  float* __restrict__ partials, float scale) {
+                                  std::int64_t grad_row, float* __restrict__ partials,
+                                  float scale) {
   __shared__ float shared[kRowsAtOnce][32 * kPack];
   const int width = size.heads * size.head_size, rows = size.batch * size.frames;
   const int column = (blockIdx.x * 32 + threadIdx.x) * kPack;
@@ -112,7 +113,7 @@ __global__ void split_back_kernel(Blocked size, const Bf16* __restrict__ grad_wi
         sums[1][i] += y[i] * scale;
         x[i] += y[i] * scale;
       }
-      write_pack(grad_q + at, x);
+      write_pack(grad_q + row * grad_row + column, x);
     }
   const int mine = threadIdx.y * 32 + threadIdx.x, to = blockIdx.x * 32 * kPack + mine;
 #pragma unroll
@@ -158,13 +159,14 @@ void attention_queries(const AttentionSize& size, const void* q, std::int64_t q_
 }
 
 void attention_queries_back(const AttentionSize& size, const void* grad_with_u,
-                            const void* grad_with_v, void* grad_q, float* grad_uv, float* partials,
-                            Stream stream) {
+                            const void* grad_with_v, void* grad_q, std::int64_t grad_row,
+                            float* grad_uv, float* partials, Stream stream) {
   const std::int64_t width = size.heads * size.head_size;
   const dim3 grid(parts(width, 32 * kPack),
                   std::min<unsigned>(parts(size.batch * size.frames, kRowsAtOnce), kPartialBlocks));
-  split_back_kernel<<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(
-      Blocked(size), bf16(grad_with_u), bf16(grad_with_v), bf16(grad_q), partials, scale_of(size));
+  split_back_kernel<<<grid, dim3(32, kRowsAtOnce), 0, stream>>>(Blocked(size), bf16(grad_with_u),
+                                                                bf16(grad_with_v), bf16(grad_q),
+                                                                grad_row, partials, scale_of(size));
   launch_finish(partials, grad_uv, 2, static_cast<int>(grid.y), width, stream);
   check_launch("attention_queries_back");
 }

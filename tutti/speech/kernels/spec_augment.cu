@@ -21,10 +21,12 @@ __device__ bool is_hidden(const Stripes& stripes, std::int64_t utterance, int pl
   return false;
 }
 
-// A block has one frame.
+constexpr int kFramesAtOnce = 8;  // of a block, one for each warp
+
 __global__ void augment(SpecAugment call, const float* __restrict__ x, float* __restrict__ y) {
-  const int t = blockIdx.x, frames = static_cast<int>(call.frames),
-            bins = static_cast<int>(call.bins);
+  const int t = static_cast<int>(blockIdx.x * kFramesAtOnce + threadIdx.y),
+            frames = static_cast<int>(call.frames), bins = static_cast<int>(call.bins);
+  if (t >= frames) return;
   const std::int64_t b = blockIdx.y;
   const float* from = x + b * frames * bins;
   float* to = y + (b * frames + t) * bins;
@@ -53,8 +55,9 @@ __global__ void augment(SpecAugment call, const float* __restrict__ x, float* __
     float value = 0;
     if (!hidden && !is_hidden(call.across_bins, b, f)) {
 #pragma unroll
-      for (int tap = 0; tap < 4; ++tap)
-        value = fmaf(weights[tap], from[static_cast<std::int64_t>(rows[tap]) * bins + f], value);
+      for (int tap = 0; tap < 4; ++tap)  // those of a frame that stays where it is weigh nothing
+        if (weights[tap] != 0)
+          value = fmaf(weights[tap], from[static_cast<std::int64_t>(rows[tap]) * bins + f], value);
     }
     to[f] = value;
   }
@@ -63,8 +66,8 @@ __global__ void augment(SpecAugment call, const float* __restrict__ x, float* __
 }  // namespace
 
 void spec_augment(const SpecAugment& call, const float* x, float* y, Stream stream) {
-  const dim3 grid(static_cast<unsigned>(call.frames), static_cast<unsigned>(call.batch));
-  augment<<<grid, 128, 0, stream>>>(call, x, y);
+  const dim3 grid(parts(call.frames, kFramesAtOnce), static_cast<unsigned>(call.batch));
+  augment<<<grid, dim3(32, kFramesAtOnce), 0, stream>>>(call, x, y);
   check_launch("spec_augment");
 }
 

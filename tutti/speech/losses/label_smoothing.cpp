@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tutti/speech/ops/gpu/smoothed_loss.h"
+
 namespace tutti::speech {
 
 AttentionLoss label_smoothing_loss(const torch::Tensor& logits_BLV, const torch::Tensor& targets_BL,
@@ -13,6 +15,20 @@ AttentionLoss label_smoothing_loss(const torch::Tensor& logits_BLV, const torch:
   const std::int64_t vocabulary = logits_BLV.size(2);
   const std::int64_t num_tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) -
                                   std::accumulate(begins.begin(), begins.end(), std::int64_t{0});
+  if (gpu::can_fuse_smoothed_loss(logits_BLV)) {
+    const torch::Device device = logits_BLV.device();
+    const auto batch = static_cast<std::int64_t>(lengths.size());
+    // Both at once: every copy to a device costs a launch.
+    Lengths both = lengths;
+    both.insert(both.end(), begins.begin(), begins.end());
+    const torch::Tensor there = to_device(both, device);
+    const auto parts = static_cast<double>(normalize_length ? num_tokens : batch);
+    return gpu::fused_smoothed_loss(
+        logits_BLV, targets_BL, there.narrow(0, 0, batch),
+        begins.empty() ? torch::Tensor() : there.narrow(0, batch, batch),
+        torch::full({1}, 1.0 / parts, torch::TensorOptions(device).dtype(torch::kFloat32)),
+        smoothing);
+  }
   // Only real tokens are looked at; padded rows would cost a softmax over the vocabulary each.
   const torch::Tensor rows =
       valid_positions(lengths, logits_BLV.size(1), logits_BLV.device(), begins);

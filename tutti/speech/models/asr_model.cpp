@@ -163,14 +163,19 @@ Encoded AsrModelImpl::encode(const torch::Tensor& speech, const Lengths& speech_
                              const AsrPrompt* prompt) {
   if ((prompt != nullptr) == prompt_encoder.is_empty())
     throw InternalError("AsrModel: a prompt belongs to a model with a prompt encoder");
+  const Features features = prepare(speech, speech_lengths);
+  if (prompt == nullptr) return encoder->forward(features.values, features.lengths, ctc);
+  const EncoderPrompt told = read_prompt(*prompt);
+  return encoder->forward(features.values, features.lengths, ctc, &told);
+}
+
+Features AsrModelImpl::prepare(const torch::Tensor& speech, const Lengths& speech_lengths) {
   Features features = extract_features(speech, speech_lengths);
   if (is_training() && settings_.specaug) features = spec_augment(features, *settings_.specaug);
   if (!normalize.is_empty()) features = normalize->forward(features);
   // Features are float32; a model cast to bf16 wants them so.
-  const auto type = encoder->weight_type();
-  if (prompt == nullptr) return encoder->forward(features.values.to(type), features.lengths, ctc);
-  const EncoderPrompt told = read_prompt(*prompt);
-  return encoder->forward(features.values.to(type), features.lengths, ctc, &told);
+  features.values = features.values.to(encoder->weight_type());
+  return features;
 }
 
 torch::Tensor AsrModelImpl::ctc_loss(const Encoded& encoded, const AsrBatch& batch,
@@ -240,7 +245,11 @@ torch::Tensor AsrModelImpl::transducer_loss(const Encoded& encoded, const AsrBat
 AsrLoss AsrModelImpl::forward(const AsrBatch& batch) {
   check_batch(batch);
   const auto casts = casts_.refresh(*this);
-  return loss(encode(batch.speech, batch.speech_lengths), batch);
+  if (!recorded_.is_on() || !is_training())
+    return loss(encode(batch.speech, batch.speech_lengths), batch);
+  const Features features = prepare(batch.speech, batch.speech_lengths);
+  if (auto recorded = recorded_loss(features, batch)) return std::move(*recorded);
+  return loss(encoder->forward(features.values, features.lengths, ctc), batch);
 }
 
 AsrLoss AsrModelImpl::loss(const Encoded& encoded, const AsrBatch& given) {

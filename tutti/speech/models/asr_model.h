@@ -56,7 +56,7 @@ struct AsrLoss {
   std::int64_t batch_size = 0;
 };
 
-class AsrModelImpl : public torch::nn::Module {
+class AsrModelImpl : public torch::nn::Module, public trainer::Recordable {
  public:
   AsrModelImpl(Build build, AsrSettings settings);
 
@@ -71,6 +71,14 @@ class AsrModelImpl : public torch::nn::Module {
   // Minus log-probability of each text (with <eos>) by the attention decoder, (B).
   torch::Tensor attention_nll(const Encoded& encoded, const torch::Tensor& text_BL,
                               const Lengths& text_lengths);
+
+  // Training steps on a GPU are launched as one, from features to losses, for each shape; batches are
+  // padded to few shapes. Where that cannot be, the encoder may still record its part.
+  void set_recording(bool on) override;
+  bool can_record() const override;
+  std::int64_t num_recorded_passes() const {
+    return recorded_.num_replays() + encoder->num_recorded_passes();
+  }
 
   // The parts that read a prompt, to the encoder's type.
   void prompt_to(torch::ScalarType type);
@@ -93,12 +101,19 @@ class AsrModelImpl : public torch::nn::Module {
   torch::Tensor transducer_loss(const Encoded& encoded, const AsrBatch& batch);
 
   EncoderPrompt read_prompt(const AsrPrompt& prompt);
+  // Features as the encoder reads them.
+  Features prepare(const torch::Tensor& speech, const Lengths& speech_lengths);
+  // recorded_asr.cpp; empty: not this batch.
+  std::optional<AsrLoss> recorded_loss(const Features& features, const AsrBatch& batch);
+  torch::Tensor losses_of(const RecordedStack::Inputs& in);
 
   AsrSettings settings_;
   Embedding prompt_embed_{nullptr};
   Linear embed_proj_{nullptr}, prompt_proj_{nullptr};  // null: widths are equal
   PositionTable prompt_positions_;
   WeightCasts casts_;
+  RecordedStack recorded_;
+  std::vector<torch::Tensor> trained_;  // parameters, while steps are recorded
 };
 TORCH_MODULE(AsrModel);
 

@@ -38,10 +38,13 @@ torch::Tensor PositionTable::rows(std::int64_t first, std::int64_t count,
 torch::Tensor key_bias(const Lengths& lengths, std::int64_t max_len,
                        const torch::TensorOptions& like) {
   const torch::Tensor valid = valid_mask(lengths, max_len, like.device());
-  if (!valid.defined()) return {};
-  return torch::zeros(valid.sizes(), like)
-      .masked_fill_(valid.logical_not(), kMinusInfinity)
-      .view({valid.size(0), 1, 1, max_len});
+  return valid.defined() ? key_bias(valid, like) : torch::Tensor();
+}
+
+torch::Tensor key_bias(const torch::Tensor& valid_BT, const torch::TensorOptions& like) {
+  return torch::zeros(valid_BT.sizes(), like)
+      .masked_fill_(valid_BT.logical_not(), kMinusInfinity)
+      .view({valid_BT.size(0), 1, 1, valid_BT.size(1)});
 }
 
 torch::Tensor causal_bias(std::int64_t length, std::int64_t past,

@@ -27,6 +27,8 @@ class PositionTable {
 // The bias for keys past the end of each utterance: (B, 1, 1, T), or undefined when none is.
 torch::Tensor key_bias(const Lengths& lengths, std::int64_t max_len,
                        const torch::TensorOptions& like);
+// From a mask of frames that exist, (B, T).
+torch::Tensor key_bias(const torch::Tensor& valid_BT, const torch::TensorOptions& like);
 // (1, 1, L, past + L): token i sees what is not after it.
 torch::Tensor causal_bias(std::int64_t length, std::int64_t past, const torch::TensorOptions& like);
 

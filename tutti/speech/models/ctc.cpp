@@ -18,13 +18,19 @@ torch::Tensor CtcImpl::log_probs(const torch::Tensor& encoded_BTD) {
   return torch::log_softmax(logits(encoded_BTD), -1, torch::kFloat32);
 }
 
+torch::Tensor CtcImpl::losses(const torch::Tensor& encoded_BTD, const torch::Tensor& lengths_2B,
+                              const torch::Tensor& text_BL) {
+  return cuda_ctc_loss(logits(apply_dropout(encoded_BTD, settings_.dropout_rate, is_training())),
+                       lengths_2B, text_BL, settings_.zero_infinity, /*logits_are_ours=*/true);
+}
+
 torch::Tensor CtcImpl::loss(const torch::Tensor& encoded_BTD, const Lengths& encoded_lengths,
                             const torch::Tensor& text_BL, const Lengths& text_lengths) {
   const torch::Tensor logits_BTV =
       logits(apply_dropout(encoded_BTD, settings_.dropout_rate, is_training()));
   if (has_cuda_ctc(logits_BTV, text_lengths))
     return cuda_ctc_loss(logits_BTV, encoded_lengths, text_BL, text_lengths,
-                         settings_.zero_infinity)
+                         settings_.zero_infinity, /*logits_are_ours=*/true)
                .sum() /
            encoded_BTD.size(0);
   const torch::Tensor log_probs_TBV =

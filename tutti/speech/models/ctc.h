@@ -16,6 +16,9 @@ class CtcImpl : public torch::nn::Module {
   // Sum over utterances divided by B. text is (B, L) int64, padded with anything.
   torch::Tensor loss(const torch::Tensor& encoded_BTD, const Lengths& encoded_lengths,
                      const torch::Tensor& text_BL, const Lengths& text_lengths);
+  // Of each utterance, with lengths in device memory (cuda_ctc_loss). REQUIRES: has_cuda_ctc().
+  torch::Tensor losses(const torch::Tensor& encoded_BTD, const torch::Tensor& lengths_2B,
+                       const torch::Tensor& text_BL);
 
  private:
   Linear ctc_lo_{nullptr};

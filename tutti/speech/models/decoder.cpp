@@ -20,71 +20,12 @@ constexpr std::int64_t kShortPrompt = 8;  // is read token by token, by recorded
 gpu::StepLinear weights_of(const Linear& linear) { return {linear->weight, linear->bias}; }
 gpu::StepNorm weights_of(const LayerNorm& norm) { return {norm->weight, norm->bias, norm->eps()}; }
 
+gpu::StepState state_of(const DecoderCache& cache) {
+  return {cache.memory_kv, cache.memory_bias, cache.self_kv, cache.ancestors,
+          cache.position,  cache.tokens,      cache.table};
+}
+
 }  // namespace
-
-void DecoderCache::reorder(const torch::Tensor& parents_N) {
-  if (length == 0 || beam == 1) return;
-  torch::NoGradGuard no_grad;
-  if (scattered) {
-    ancestors.copy_(ancestors.index_select(0, parents_N));  // recordings know this tensor
-    return;
-  }
-  if (self_kv.is_cuda()) {  // a prompt's; recordings know this tensor
-    torch::Tensor said = self_kv.narrow(4, 0, length);
-    said.copy_(said.index_select(2, parents_N));
-    return;
-  }
-  if (!spare.defined() || spare.sizes() != self_kv.sizes()) spare = torch::empty_like(self_kv);
-  torch::Tensor target = spare.narrow(4, 0, length);
-  at::index_select_out(target, self_kv.narrow(4, 0, length), 2, parents_N);
-  std::swap(self_kv, spare);
-}
-
-void DecoderCache::settle() {
-  graph.forget();
-  if (!scattered) {
-    ancestors = torch::Tensor();
-    return;
-  }
-  self_kv = whole_rows(ancestors.to(torch::kInt64));
-  ancestors = torch::Tensor();
-  scattered = false;
-}
-
-torch::Tensor DecoderCache::whole_rows(const torch::Tensor& ancestors_NC) const {
-  std::vector<std::int64_t> sizes = self_kv.sizes().vec();
-  sizes[2] = ancestors_NC.size(0);
-  torch::Tensor whole = torch::zeros(sizes, self_kv.options());
-  for (std::int64_t p = 0; p < length; ++p)
-    whole.select(4, p).copy_(self_kv.select(4, p).index_select(2, ancestors_NC.select(1, p)));
-  return whole;
-}
-
-DecoderCache DecoderCache::select_utterances(const torch::Tensor& utterances) {
-  torch::NoGradGuard no_grad;
-  DecoderCache before = std::move(*this);
-  *this = DecoderCache();
-  length = before.length;
-  beam = before.beam;
-  few = before.few;
-  memory_kv = before.memory_kv.index_select(2, utterances);
-  if (before.memory_bias.defined()) memory_bias = before.memory_bias.index_select(0, utterances);
-  const auto lanes = torch::arange(beam, utterances.options());
-  const auto rows = (utterances.unsqueeze(1) * beam + lanes.unsqueeze(0)).flatten();
-  if (before.scattered)
-    self_kv = before.whole_rows(before.ancestors.index_select(0, rows).to(torch::kInt64));
-  else
-    self_kv = before.self_kv.index_select(2, rows);
-  return before;
-}
-
-void DecoderCache::reserve(std::int64_t wanted) {
-  if (wanted <= capacity()) return;
-  settle();
-  const std::int64_t grown = std::max(2 * capacity(), wanted);
-  self_kv = torch::constant_pad_nd(self_kv, {0, 0, 0, grown - capacity()});
-  spare = torch::Tensor();
-}
 
 DecoderLayerImpl::DecoderLayerImpl(Build build, const DecoderSettings& settings)
     : dropout_rate_(settings.dropout_rate) {
@@ -188,11 +129,28 @@ torch::Tensor TransformerDecoderImpl::forward(const torch::Tensor& encoded_BTD,
                                               const Lengths& token_lengths) {
   // Padded tokens come after all real ones, so the causal mask already hides them.
   static_cast<void>(token_lengths);
+  return forward_masked(encoded_BTD,
+                        key_bias(memory_lengths, encoded_BTD.size(1), embedding_->weight.options()),
+                        tokens_in_BL, position_rows(tokens_in_BL.size(1)));
+}
+
+torch::Tensor TransformerDecoderImpl::position_rows(std::int64_t count) {
+  return positions_.rows(0, count, embedding_->weight.options());
+}
+
+bool TransformerDecoderImpl::can_record() const {
+  return settings_.layer_drop_rate == 0 && settings_.gradient_checkpoint_layers.empty() &&
+         std::none_of(layers_.begin(), layers_.end(),
+                      [](const DecoderLayer& layer) { return layer->recomputes(); });
+}
+
+torch::Tensor TransformerDecoderImpl::forward_masked(const torch::Tensor& encoded_BTD,
+                                                     const torch::Tensor& memory_bias,
+                                                     const torch::Tensor& tokens_in_BL,
+                                                     const torch::Tensor& positions_LD) {
   const torch::Tensor memory_BTD = as_factor(encoded_BTD);  // once for all layers
-  torch::Tensor x = embed_tokens(
-      tokens_in_BL, positions_.rows(0, tokens_in_BL.size(1), embedding_->weight.options()));
+  torch::Tensor x = embed_tokens(tokens_in_BL, positions_LD);
   const torch::Tensor tgt_bias = causal_bias(tokens_in_BL.size(1), 0, x.options());
-  const torch::Tensor memory_bias = key_bias(memory_lengths, memory_BTD.size(1), x.options());
   const auto& chosen = settings_.gradient_checkpoint_layers;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (is_training() && settings_.layer_drop_rate > 0 &&
@@ -335,11 +293,7 @@ torch::Tensor TransformerDecoderImpl::step_by_one(const torch::Tensor& tokens_N1
   const torch::Tensor log_probs = cache.graph.run(tokens_N1.device(), [&] {
     torch::Tensor out;
     if (cache.few)
-      out = torch::log_softmax(
-          gpu::step_few_rows(step_weights(),
-                             {cache.memory_kv, cache.memory_bias, cache.self_kv, cache.ancestors,
-                              cache.position, cache.tokens, cache.table}),
-          -1);
+      out = torch::log_softmax(gpu::step_few_rows(step_weights(), state_of(cache)), -1);
     else
       out = run_step(cache.tokens, cache.table.index_select(0, cache.position), {}, cache);
     cache.position.add_(1);

@@ -94,6 +94,14 @@ class TransformerDecoderImpl : public torch::nn::Module {
   // must be valid tokens, whichever.
   torch::Tensor forward(const torch::Tensor& memory_BTD, const Lengths& memory_lengths,
                         const torch::Tensor& tokens_in_BL, const Lengths& token_lengths);
+  // The same with masks that are made already: memory_bias (B, 1, 1, T) or undefined, and
+  // position_rows() of as many tokens.
+  torch::Tensor forward_masked(const torch::Tensor& encoded_BTD, const torch::Tensor& memory_bias,
+                               const torch::Tensor& tokens_in_BL,
+                               const torch::Tensor& positions_LD);
+  torch::Tensor position_rows(std::int64_t count);
+  // Whether forward_masked() decides nothing on the host.
+  bool can_record() const;
 
   // A cache for `beam` hypotheses of each utterance, with room for `capacity` tokens (it grows): a
   // kept one if there is one of these sizes.

@@ -20,13 +20,6 @@ namespace {
 constexpr double kHostBoundWork = 4e10;
 constexpr std::size_t kMaxReplays = 32;
 
-// Up to a multiple of a step that grows with the size: sizes are few, and padding is a `parts`-th
-// of them or less, a quarter of that in the mean.
-std::int64_t rounded_up(std::int64_t size, std::int64_t step, std::int64_t parts) {
-  while (size > 2 * parts * step) step *= 2;
-  return (size + step - 1) / step * step;
-}
-
 bool contains(const std::vector<std::int64_t>& values, std::int64_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
@@ -71,56 +64,87 @@ std::int64_t EncoderImpl::output_length(std::int64_t input_length) const {
 
 std::int64_t EncoderImpl::min_input_length() const { return embed_->min_input_length(); }
 
-torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, BatchContext& context) {
-  const std::int64_t frames = x.size(1);
+torch::Tensor EncoderImpl::position_rows(std::int64_t frames, const torch::TensorOptions& like) {
+  switch (settings_.positions) {
+    case PositionKind::kNone:
+      return {};
+    case PositionKind::kAbsolute:
+      return position_table_.rows(0, frames, like);
+    case PositionKind::kRelative: {
+      // A GPU multiplies matrices faster when their rows are aligned; what is past position 1-T is
+      // never looked at.
+      const std::int64_t wanted = 2 * frames - 1;
+      const std::int64_t count = like.device().is_cuda() ? (wanted + 7) / 8 * 8 : wanted;
+      return position_table_.rows(1 - frames - (count - wanted), count, like).flip(0);
+    }
+    case PositionKind::kLegacyRelative:
+      // ESPnet reads this table from its far end: rows 4999, 4998, ... unless an utterance is
+      // longer.
+      return position_table_
+          .rows(std::max(settings_.max_pos_emb_len, frames) - frames, frames, like)
+          .flip(0);
+  }
+  return {};
+}
+
+torch::Tensor EncoderImpl::add_positions(const torch::Tensor& x, const torch::Tensor& positions,
+                                         BatchContext& context) {
   const bool training = is_training();
   const double rate = settings_.positional_dropout_rate;
   // What layers add to is kept in the precision of the weights, also where products are not.
   torch::Tensor scaled = x.to(after_norm_->weight.scalar_type());
   if (settings_.scale_input)
     scaled = scaled * std::sqrt(static_cast<double>(settings_.output_size));
-  switch (settings_.positions) {
-    case PositionKind::kNone:
-      break;
-    case PositionKind::kAbsolute:
-      scaled = scaled + position_table_.rows(0, frames, x.options());
-      break;
-    case PositionKind::kRelative: {
-      // A GPU multiplies matrices faster when their rows are aligned; what is past position 1-T is
-      // never looked at.
-      const std::int64_t wanted = 2 * frames - 1;
-      const std::int64_t count = x.is_cuda() ? (wanted + 7) / 8 * 8 : wanted;
-      context.positions =
-          position_table_.rows(1 - frames - (count - wanted), count, x.options()).flip(0);
-      break;
-    }
-    case PositionKind::kLegacyRelative:
-      // ESPnet reads this table from its far end: rows 4999, 4998, ... unless an utterance is
-      // longer.
-      context.positions =
-          position_table_
-              .rows(std::max(settings_.max_pos_emb_len, frames) - frames, frames, x.options())
-              .flip(0);
-      if (context.valid_BT.defined())
-        context.legacy_index = make_legacy_index(context.lengths, frames, x.device());
-      break;
-  }
-  if (context.positions.defined())
-    context.positions = as_factor(apply_dropout(context.positions.unsqueeze(0), rate, training));
+  if (settings_.positions == PositionKind::kAbsolute)
+    scaled = scaled + positions;
+  else if (positions.defined())
+    context.positions = as_factor(apply_dropout(positions.unsqueeze(0), rate, training));
+  if (settings_.positions == PositionKind::kLegacyRelative && context.valid_BT.defined())
+    context.legacy_index = make_legacy_index(context.lengths, x.size(1), x.device());
   return apply_dropout(scaled, rate, training);
 }
 
-Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& lengths,
-                             const Ctc& ctc, const EncoderPrompt* prompt) {
-  Encoded result;
-  for (std::size_t b = 0; b < lengths.size(); ++b) {
+void EncoderImpl::check_lengths(const Lengths& lengths) const {
+  for (std::size_t b = 0; b < lengths.size(); ++b)
     if (lengths[b] < min_input_length())
       throw DataError("utterance " + std::to_string(b) + " of the batch has " +
                           std::to_string(lengths[b]) + " feature frames, " + settings_.input_layer +
                           " needs at least " + std::to_string(min_input_length()),
                       "leave out utterances this short");
-    result.lengths.push_back(output_length(lengths[b]));
-  }
+}
+
+std::optional<RecordedShape> EncoderImpl::recorded_shape(std::int64_t batch,
+                                                         std::int64_t input_frames) {
+  if (most_recorded_frames_ == 0) collect_recorded();
+  RecordedShape shape;
+  shape.rows = rounded_up(batch, 1, 16);
+  shape.frames = rounded_up(output_length(input_frames), 8, 16);
+  if (shape.rows * shape.frames > most_recorded_frames_) return std::nullopt;
+  // The most that give so many frames: all shorter ones fit.
+  for (shape.input_frames = input_frames; output_length(shape.input_frames + 1) <= shape.frames;)
+    ++shape.input_frames;
+  return shape;
+}
+
+torch::Tensor EncoderImpl::forward_recorded(const torch::Tensor& features_BTF,
+                                            const torch::Tensor& lengths_B,
+                                            const torch::Tensor& positions) {
+  torch::Tensor x = embed_->forward(features_BTF, {});
+  const std::int64_t frames = x.size(1);
+  BatchContext context;
+  context.lengths.assign(static_cast<std::size_t>(x.size(0)), frames);
+  context.valid_BT = valid_mask(lengths_B, frames);
+  context.key_bias = key_bias(context.valid_BT, x.options());
+  x = add_positions(x, positions, context);
+  for (const auto& block : blocks_) x = block->forward(x, context);
+  return norm_of(x, after_norm_);
+}
+
+Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& lengths,
+                             const Ctc& ctc, const EncoderPrompt* prompt) {
+  Encoded result;
+  check_lengths(lengths);
+  for (const std::int64_t length : lengths) result.lengths.push_back(output_length(length));
   const auto run = [this](std::int64_t layer, torch::nn::Module& module, auto function,
                           const torch::Tensor& x) {
     const auto* block = dynamic_cast<const trainer::Recomputable*>(&module);
@@ -165,7 +189,7 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     if (is_training() && settings_.kind == EncoderKind::kConformer)
       context.valid_index = valid_positions(result.lengths, x.size(1), x.device());
   }
-  x = add_positions(x, context);
+  x = add_positions(x, position_rows(x.size(1), x.options()), context);
   if (recorded) {
     result.out = run_recorded(x, context).narrow(0, 0, batch).narrow(1, 0, frames);
     return result;
@@ -201,9 +225,9 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
 torch::Tensor EncoderImpl::run_blocks(const RecordedStack::Inputs& in, const Lengths& lengths) {
   BatchContext context;
   context.lengths = lengths;
-  context.valid_BT = in.valid_BT;
-  context.key_bias = in.key_bias;
-  context.positions = in.positions;
+  context.valid_BT = in.others[0];
+  context.key_bias = in.others[1];
+  context.positions = in.others[2];
   torch::Tensor x = in.x;
   for (const auto& block : blocks_) x = block->forward(x, context);
   return norm_of(x, after_norm_);
@@ -211,7 +235,7 @@ torch::Tensor EncoderImpl::run_blocks(const RecordedStack::Inputs& in, const Len
 
 torch::Tensor EncoderImpl::run_recorded(const torch::Tensor& x, const BatchContext& context) {
   return recorded_.run(
-      {x, context.valid_BT, context.key_bias, context.positions}, recorded_parameters_,
+      {x, {context.valid_BT, context.key_bias, context.positions}}, recorded_parameters_,
       [&](const RecordedStack::Inputs& in) { return run_blocks(in, context.lengths); });
 }
 
@@ -223,10 +247,10 @@ bool EncoderImpl::can_replay(const torch::Tensor& x, const EncoderPrompt* prompt
 }
 
 torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchContext& context) {
-  const RecordedStack::Inputs given{x, context.valid_BT, context.key_bias, context.positions};
+  const RecordedStack::Inputs given{x, {context.valid_BT, context.key_bias, context.positions}};
   const std::vector<std::int64_t> key{x.size(1), static_cast<std::int64_t>(x.scalar_type()),
-                                      given.valid_BT.defined(),
-                                      given.positions.defined() ? given.positions.size(1) : 0};
+                                      context.valid_BT.defined(),
+                                      context.positions.defined() ? context.positions.size(1) : 0};
   if (replays_.size() == kMaxReplays && replays_.count(key) == 0)
     replays_.erase(std::min_element(replays_.begin(), replays_.end(), [](auto& a, auto& b) {
       return a.second.last_use < b.second.last_use;
@@ -241,9 +265,8 @@ torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchConte
       to = from.clone();
   };
   write(replay.in.x, given.x);
-  write(replay.in.valid_BT, given.valid_BT);
-  write(replay.in.key_bias, given.key_bias);
-  write(replay.in.positions, given.positions);
+  replay.in.others.resize(given.others.size());
+  for (std::size_t i = 0; i < given.others.size(); ++i) write(replay.in.others[i], given.others[i]);
   try {
     const torch::Tensor out =
         replay.graph.run(x.device(), [&] { return run_blocks(replay.in, context.lengths); });

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,12 @@ struct EncoderPrompt {
   torch::Tensor prefix_BPD;   // goes in front of the frames, which then are P more
   torch::Tensor memory_BSD;   // what blocks look at
   torch::Tensor memory_bias;  // (B, 1, 1, S), undefined: no padding
+};
+
+// What a batch is padded to, so that few recordings serve a corpus.
+struct RecordedShape {
+  std::int64_t rows = 0, frames = 0;  // after subsampling
+  std::int64_t input_frames = 0;      // before
 };
 
 // One block; x (B, T, D).
@@ -73,13 +80,23 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   bool can_record() const override;
   std::int64_t num_recorded_passes() const { return recorded_.num_replays(); }
 
+  // For a model that records a step as a whole: what a batch is padded to (empty: it is too large for
+  // that to pay), and the pass itself, whose lengths (after subsampling) are device memory.
+  // `positions` are position_rows() of as many frames, in the type of products.
+  std::optional<RecordedShape> recorded_shape(std::int64_t batch, std::int64_t input_frames);
+  torch::Tensor position_rows(std::int64_t frames, const torch::TensorOptions& like);
+  torch::Tensor forward_recorded(const torch::Tensor& features_BTF, const torch::Tensor& lengths_B,
+                                 const torch::Tensor& positions);
+  void check_lengths(const Lengths& lengths) const;  // as forward()
+
   // Outside training: an utterance alone goes through the blocks in one launch, recorded for each of
   // few lengths at its second sight. REQUIRES: weights stay where they are, or this is said again.
   void set_replaying(bool on);
   std::int64_t num_replayed() const { return num_replayed_; }
 
  private:
-  torch::Tensor add_positions(const torch::Tensor& x, BatchContext& context);
+  torch::Tensor add_positions(const torch::Tensor& x, const torch::Tensor& positions,
+                              BatchContext& context);
   torch::Tensor run_recorded(const torch::Tensor& x, const BatchContext& context);
   void collect_recorded();
   torch::Tensor run_blocks(const RecordedStack::Inputs& in, const Lengths& lengths);

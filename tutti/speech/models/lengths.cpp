@@ -10,6 +10,11 @@ std::int64_t max_length(const Lengths& lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
+std::int64_t rounded_up(std::int64_t size, std::int64_t step, std::int64_t parts) {
+  while (size > 2 * parts * step) step *= 2;
+  return (size + step - 1) / step * step;
+}
+
 bool all_equal(const Lengths& lengths, std::int64_t value) {
   return std::all_of(lengths.begin(), lengths.end(), [value](auto n) { return n == value; });
 }
@@ -23,8 +28,11 @@ torch::Tensor to_device(const std::vector<std::int64_t>& values, torch::Device d
 
 torch::Tensor valid_mask(const Lengths& lengths, std::int64_t max_len, torch::Device device) {
   if (all_equal(lengths, max_len)) return {};
-  const auto steps = torch::arange(max_len, torch::TensorOptions(torch::kInt64).device(device));
-  return steps.unsqueeze(0) < to_device(lengths, device).unsqueeze(1);
+  return valid_mask(to_device(lengths, device), max_len);
+}
+
+torch::Tensor valid_mask(const torch::Tensor& lengths_B, std::int64_t max_len) {
+  return torch::arange(max_len, lengths_B.options()).unsqueeze(0) < lengths_B.unsqueeze(1);
 }
 
 torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device,

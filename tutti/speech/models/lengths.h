@@ -14,10 +14,15 @@ namespace tutti::speech {
 using Lengths = std::vector<std::int64_t>;
 
 std::int64_t max_length(const Lengths& lengths);
+// Up to a multiple of a step that grows with the size: sizes are few, and padding is a `parts`-th
+// of them or less, a quarter of that in the mean.
+std::int64_t rounded_up(std::int64_t size, std::int64_t step, std::int64_t parts);
 bool all_equal(const Lengths& lengths, std::int64_t value);
 
 // (B, max_len), true at frames that exist. Undefined when all do: then nothing has to be masked.
 torch::Tensor valid_mask(const Lengths& lengths, std::int64_t max_len, torch::Device device);
+// Of lengths in device memory; always defined.
+torch::Tensor valid_mask(const torch::Tensor& lengths_B, std::int64_t max_len);
 // Positions of the frames that exist in a flattened (B * max_len) batch, int64; from begins[b] on
 // where `begins` is given.
 torch::Tensor valid_positions(const Lengths& lengths, std::int64_t max_len, torch::Device device,

@@ -32,7 +32,7 @@ class CudaCtcLoss : public torch::autograd::Function<CudaCtcLoss> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context,
                                const torch::Tensor& logits_BTV, const torch::Tensor& text_BL,
                                const torch::Tensor& lengths_2B, std::int64_t max_labels,
-                               bool zero_infinity, bool with_gradient) {
+                               bool zero_infinity, bool with_gradient, bool logits_are_ours) {
     const c10::cuda::CUDAGuard guard(logits_BTV.device());
     const torch::Tensor logits = logits_BTV.contiguous(), text = text_BL.contiguous();
     const cuda::CtcSize size = ctc_size(logits, text, max_labels);
@@ -62,6 +62,7 @@ class CudaCtcLoss : public torch::autograd::Function<CudaCtcLoss> {
           {logits, text, lengths_2B, log_sums, log_probs, emissions, ways, links});
     context->saved_data["max_labels"] = max_labels;
     context->saved_data["zero_infinity"] = zero_infinity;
+    context->saved_data["ours"] = logits_are_ours;
     return losses;
   }
 
@@ -75,12 +76,13 @@ class CudaCtcLoss : public torch::autograd::Function<CudaCtcLoss> {
                          .log_probs = saved[4].data_ptr<double>()};
     enter_gradient_state(state, saved[6], saved[7]);
     const torch::Tensor g = gradients[0].to(torch::kFloat32).contiguous();
-    torch::Tensor grad_logits = torch::empty_like(logits);
+    torch::Tensor grad_logits =
+        context->saved_data["ours"].toBool() ? logits.detach() : torch::empty_like(logits);
     cuda::ctc_gradient(
         number_of(logits), logits.data_ptr(), ctc_texts(text, lengths_2B), state,
         context->saved_data["zero_infinity"].toBool(), g.data_ptr<float>(), grad_logits.data_ptr(),
         ctc_size(logits, text, context->saved_data["max_labels"].toInt()), stream_of(logits));
-    return {grad_logits,     torch::Tensor(), torch::Tensor(),
+    return {grad_logits,     torch::Tensor(), torch::Tensor(), torch::Tensor(),
             torch::Tensor(), torch::Tensor(), torch::Tensor()};
   }
 
@@ -102,7 +104,7 @@ bool has_cuda_ctc(const torch::Tensor& logits_BTV, const Lengths& text_lengths) 
 
 torch::Tensor cuda_ctc_loss(const torch::Tensor& logits_BTV, const Lengths& frame_lengths,
                             const torch::Tensor& text_BL, const Lengths& text_lengths,
-                            bool zero_infinity) {
+                            bool zero_infinity, bool logits_are_ours) {
   const auto batch = static_cast<std::size_t>(logits_BTV.size(0));
   if (frame_lengths.size() != batch || text_lengths.size() != batch ||
       max_length(frame_lengths) > logits_BTV.size(1) || max_length(text_lengths) > text_BL.size(1))
@@ -110,10 +112,18 @@ torch::Tensor cuda_ctc_loss(const torch::Tensor& logits_BTV, const Lengths& fram
   // Both at once: every copy to a device costs a launch.
   Lengths lengths = frame_lengths;
   lengths.insert(lengths.end(), text_lengths.begin(), text_lengths.end());
-  return CudaCtcLoss::apply(logits_BTV, text_BL.to(logits_BTV.device(), torch::kInt64),
-                            to_device(lengths, logits_BTV.device()), max_length(text_lengths),
-                            zero_infinity,
-                            torch::GradMode::is_enabled() && logits_BTV.requires_grad());
+  return CudaCtcLoss::apply(
+      logits_BTV, text_BL.to(logits_BTV.device(), torch::kInt64),
+      to_device(lengths, logits_BTV.device()), max_length(text_lengths), zero_infinity,
+      torch::GradMode::is_enabled() && logits_BTV.requires_grad(), logits_are_ours);
+}
+
+torch::Tensor cuda_ctc_loss(const torch::Tensor& logits_BTV, const torch::Tensor& lengths_2B,
+                            const torch::Tensor& text_BL, bool zero_infinity,
+                            bool logits_are_ours) {
+  return CudaCtcLoss::apply(
+      logits_BTV, text_BL, lengths_2B.contiguous(), text_BL.size(1), zero_infinity,
+      torch::GradMode::is_enabled() && logits_BTV.requires_grad(), logits_are_ours);
 }
 
 }  // namespace tutti::speech
@@ -125,7 +135,12 @@ namespace tutti::speech {
 bool has_cuda_ctc(const torch::Tensor&, const Lengths&) { return false; }
 
 torch::Tensor cuda_ctc_loss(const torch::Tensor&, const Lengths&, const torch::Tensor&,
-                            const Lengths&, bool) {
+                            const Lengths&, bool, bool) {
+  throw InternalError("this build has no GPU kernels");
+}
+
+torch::Tensor cuda_ctc_loss(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, bool,
+                            bool) {
   throw InternalError("this build has no GPU kernels");
 }
 

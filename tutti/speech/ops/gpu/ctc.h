@@ -20,8 +20,16 @@ bool has_cuda_ctc(const torch::Tensor& logits_BTV, const Lengths& text_lengths);
 
 // (B) float. Blank is token 0. text is (B, L) int64, padded with anything; tokens must be in 1 ..
 // V-1. With zero_infinity an utterance too short for its text costs 0 and has no gradient.
+// `logits_are_ours`: nobody reads the logits after the backward pass, which writes their gradient where
+// they lie: they are the largest tensor of a step.
 torch::Tensor cuda_ctc_loss(const torch::Tensor& logits_BTV, const Lengths& frame_lengths,
                             const torch::Tensor& text_BL, const Lengths& text_lengths,
-                            bool zero_infinity);
+                            bool zero_infinity, bool logits_are_ours = false);
+
+// The same with lengths_2B (frames, then tokens; int64) in device memory, none of them over the sizes of
+// logits and text.
+torch::Tensor cuda_ctc_loss(const torch::Tensor& logits_BTV, const torch::Tensor& lengths_2B,
+                            const torch::Tensor& text_BL, bool zero_infinity,
+                            bool logits_are_ours = false);
 
 }  // namespace tutti::speech

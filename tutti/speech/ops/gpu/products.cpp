@@ -145,7 +145,8 @@ class Products : public Function<Products> {
     const bool whole = context->saved_data.count("w") != 0 && gradients[0].defined() &&
                        gradients[1].defined() && gradients[2].defined();
     if (whole) {
-      const torch::Tensor g = torch::cat(gradients, -1);
+      torch::Tensor g = side_by_side(gradients);
+      if (!g.defined()) g = torch::cat(gradients, -1);
       through_weight(g, context->saved_data["w"].toTensor(), result[0]);
       const torch::Tensor grad_w = weight_gradient(g, x), grad_b = sum_of_rows(g);
       const std::int64_t size = gradients[0].size(-1);
@@ -177,6 +178,24 @@ class Products : public Function<Products> {
         return {};
     sizes[0] *= static_cast<std::int64_t>(parts.size());
     return parts[0].as_strided(sizes, parts[0].strides());
+  }
+  // Columns of one matrix, as that matrix; undefined if they are not.
+  static torch::Tensor side_by_side(const variable_list& parts) {
+    const torch::Tensor& first = parts[0];
+    const std::int64_t width = first.size(-1);
+    const auto count = static_cast<std::int64_t>(parts.size());
+    std::vector<std::int64_t> sizes = first.sizes().vec(), strides = sizes;
+    sizes.back() = count * width;
+    std::int64_t stride = 1;
+    for (std::size_t d = sizes.size(); d-- > 0; stride *= sizes[d]) strides[d] = stride;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const torch::Tensor& part = parts[static_cast<std::size_t>(i)];
+      if (!part.is_alias_of(first) || part.sizes() != first.sizes() ||
+          part.strides() != at::IntArrayRef(strides) ||
+          part.storage_offset() != first.storage_offset() + i * width)
+        return {};
+    }
+    return first.as_strided(sizes, strides);
   }
   static torch::Tensor weight_of(AutogradContext& context, int i, std::int64_t size) {
     if (context.saved_data.count("w") == 0) return context.saved_data[kNames[i]].toTensor();

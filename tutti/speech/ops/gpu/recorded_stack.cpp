@@ -13,11 +13,13 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/speech/ops/dropout.h"
 #include "tutti/speech/ops/gpu/capture.h"
+#include "tutti/speech/ops/gpu/gradient_sums.h"
 #include "tutti/trainer/autocast.h"
 #include "tutti/trainer/out_of_memory.h"
 
@@ -31,12 +33,10 @@ struct Recording : torch::CustomClassHolder {
   // Known by address; see address_of.
   RecordedStack::Inputs in;
   torch::Tensor out, grad_out, grad_x;
-  torch::Tensor grads;  // of all parameters, one after the other
-  torch::Tensor keys;   // of dropout
+  std::vector<torch::Tensor> grads;  // of the parameters; undefined: there is none
+  torch::Tensor keys;                // of dropout
   std::int64_t num_keys = 0;
-  std::vector<const void*> weights;   // where the parameters were
-  std::vector<std::int64_t> offsets;  // of their gradients; -1: there is none
-  std::vector<std::vector<std::int64_t>> sizes;
+  std::vector<const void*> weights;  // where the parameters were
 };
 
 }  // namespace recorded_stack
@@ -50,17 +50,18 @@ using torch::autograd::variable_list;
 using Inputs = RecordedStack::Inputs;
 using Key = std::vector<std::int64_t>;
 
-constexpr int kMaxRecordings = 64;
+constexpr int kMaxRecordings = 128;
 constexpr std::int64_t kStale = 2000;      // calls since a recording was used: it makes room
 constexpr std::size_t kMaxShapes = 10000;  // that are remembered as seen
 constexpr std::int64_t kMaxKeys = 4096;
-constexpr std::int64_t kAlignment = 64;  // elements; of gradients that lie in one piece
 
 // One forward pass and its backward pass.
 struct Pass : torch::CustomClassHolder {
-  Pass(c10::intrusive_ptr<Recording> r, Inputs i) : recording(std::move(r)), inputs(std::move(i)) {}
+  Pass(c10::intrusive_ptr<Recording> r, Inputs i, GradientSums& s)
+      : recording(std::move(r)), inputs(std::move(i)), sums(s) {}
   c10::intrusive_ptr<Recording> recording;
   Inputs inputs;
+  GradientSums& sums;
   // Gone after the backward pass, or with the autograd graph: memory may be written again.
   std::shared_ptr<const bool> under_way = std::make_shared<const bool>(true);
 };
@@ -81,9 +82,8 @@ class Replay : public torch::autograd::Function<Replay> {
     const c10::cuda::CUDAGuard guard(x.device());
     Recording& r = *pass->recording;
     write_to(r.in.x, x);
-    write_to(r.in.valid_BT, pass->inputs.valid_BT);
-    write_to(r.in.key_bias, pass->inputs.key_bias);
-    write_to(r.in.positions, pass->inputs.positions);
+    for (std::size_t i = 0; i < r.in.others.size(); ++i)
+      write_to(r.in.others[i], pass->inputs.others[i]);
     pass->inputs = {};
     if (r.num_keys > 0) {
       // As many as the layers would draw, in their order.
@@ -109,34 +109,44 @@ class Replay : public torch::autograd::Function<Replay> {
     r.backward.replay();
     variable_list result(2 + r.weights.size());  // x, the pass, the parameters
     if (context->needs_input_grad(0)) result[0] = r.grad_x.clone();
-    // A copy: gradients may be added to those of the next pass.
-    const torch::Tensor grads = r.grads.clone();
-    for (std::size_t i = 0; i < r.weights.size(); ++i)
-      if (r.offsets[i] >= 0)
-        result[2 + i] =
-            grads.narrow(0, r.offsets[i], c10::multiply_integers(r.sizes[i])).view(r.sizes[i]);
+    variable_list first = pass->sums.add(r.grads);
+    std::move(first.begin(), first.end(), result.begin() + 2);
     pass->under_way.reset();
     return result;
   }
 };
 
 Inputs fresh_inputs(const Inputs& like) {
-  const auto fresh = [](const torch::Tensor& x) {
-    return x.defined() ? at::empty(x.sizes(), x.options()) : x;
+  const auto fresh = [&](const torch::Tensor& x) {
+    return x.defined() ? at::empty(x.sizes(), x.options().device(like.x.device())) : x;
   };
-  return {fresh(like.x).requires_grad_(), fresh(like.valid_BT), fresh(like.key_bias),
-          fresh(like.positions)};
+  Inputs in{fresh(like.x).requires_grad_(like.x.requires_grad()), {}};
+  for (const torch::Tensor& other : like.others) in.others.push_back(fresh(other));
+  return in;
 }
 
+// With everything where x is.
+Inputs on_device(Inputs in) {
+  for (torch::Tensor& other : in.others)
+    if (other.defined() && other.device() != in.x.device())
+      other = other.to(in.x.device(), /*non_blocking=*/true);
+  return in;
+}
+
+// Those of the parameters, then that of x, or an undefined one.
 variable_list gradients_of(const torch::Tensor& out, const torch::Tensor& x,
                            const std::vector<torch::Tensor>& parameters,
                            const torch::Tensor& grad_out) {
   const WithoutAutocast plain;
-  variable_list wanted{x};
-  wanted.insert(wanted.end(), parameters.begin(), parameters.end());
-  return torch::autograd::grad({out}, wanted, {grad_out}, /*retain_graph=*/false,
-                               /*create_graph=*/false, /*allow_unused=*/true);
+  variable_list wanted = parameters;
+  if (x.requires_grad()) wanted.push_back(x);
+  variable_list found = torch::autograd::grad({out}, wanted, {grad_out}, /*retain_graph=*/false,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
+  if (!x.requires_grad()) found.emplace_back();
+  return found;
 }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::int64_t reserved_bytes(at::Device device) {
   return allocator::getDeviceStats(device.index()).reserved_bytes[0].current;
@@ -153,6 +163,7 @@ struct RecordedStack::State {
   std::map<Key, Shape> shapes;
   std::int64_t num_calls = 0;
   std::weak_ptr<const bool> under_way;
+  GradientSums sums;
 
   std::optional<c10::cuda::CUDAStream> side;
   PoolId pool = {};
@@ -197,8 +208,8 @@ void RecordedStack::State::warm_up(const Inputs& inputs,
   at::Generator generator = at::globalContext().defaultGenerator(inputs.x.device());
   const at::Tensor random = generator.get_state();  // nobody else draws meanwhile
   {
-    Inputs in = inputs;
-    in.x = inputs.x.detach().clone().requires_grad_();
+    Inputs in = on_device(inputs);
+    in.x = inputs.x.detach().clone().requires_grad_(inputs.x.requires_grad());
     const torch::Tensor out = layers(in);
     gradients_of(out, in.x, parameters, torch::zeros_like(out));
   }
@@ -234,7 +245,8 @@ c10::intrusive_ptr<Recording> RecordedStack::State::make(
   has_pool = true;
   const std::int64_t bytes_before = reserved_bytes(device);
   Inputs in;
-  torch::Tensor out, grad_out, grad_x, grads;
+  torch::Tensor out, grad_out;
+  variable_list grads;
   capture(recording->forward, pool, [&] {
     if (fresh && arena_bytes > 0)
       at::empty({arena_bytes}, at::TensorOptions(device).dtype(torch::kUInt8));
@@ -244,34 +256,22 @@ c10::intrusive_ptr<Recording> RecordedStack::State::make(
   recording->num_keys = keys.num_places();
   capture(recording->backward, pool, [&] {
     grad_out = at::empty(out.sizes(), out.options());
-    const variable_list found = gradients_of(out, in.x, parameters, grad_out);
-    grad_x = found[0].contiguous();
-    std::int64_t total = 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const bool has_gradient = found[1 + i].defined();
-      recording->offsets.push_back(has_gradient ? total : -1);
-      recording->sizes.push_back(parameters[i].sizes().vec());
-      recording->weights.push_back(parameters[i].data_ptr());
-      if (has_gradient) total += (parameters[i].numel() + kAlignment - 1) / kAlignment * kAlignment;
-    }
-    grads = at::empty({total}, parameters[0].options());
-    variable_list to, from;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (recording->offsets[i] < 0) continue;
-      to.push_back(
-          grads.narrow(0, recording->offsets[i], parameters[i].numel()).view(recording->sizes[i]));
-      from.push_back(found[1 + i]);
-    }
+    grads = gradients_of(out, in.x, parameters, grad_out);
     const torch::NoGradGuard no_grad;
-    at::_foreach_copy_(to, from);
+    for (torch::Tensor& grad : grads)
+      if (grad.defined()) grad = grad.contiguous();
   });
   pool_bytes += std::max<std::int64_t>(reserved_bytes(device) - bytes_before, 0);
-  recording->in = {address_of(in.x.detach()), address_of(in.valid_BT), address_of(in.key_bias),
-                   address_of(in.positions)};
+  recording->in.x = address_of(in.x.detach());
+  for (const torch::Tensor& other : in.others) recording->in.others.push_back(address_of(other));
   recording->out = address_of(out.detach());
   recording->grad_out = address_of(grad_out);
-  recording->grad_x = address_of(grad_x);
-  recording->grads = address_of(grads);
+  recording->grad_x = address_of(grads.back());
+  grads.pop_back();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    recording->weights.push_back(parameters[i].data_ptr());
+    recording->grads.push_back(address_of(grads[i]));
+  }
   if (arena_bytes == 0) arena_bytes = pool_bytes;
   return recording;
 }
@@ -281,7 +281,9 @@ RecordedStack::~RecordedStack() = default;
 
 void RecordedStack::set_on(bool on) {
   on_ = on;
-  if (!on) state_->forget();
+  if (on) return;
+  state_->forget();
+  state_->sums = {};
 }
 
 torch::Tensor RecordedStack::run(const Inputs& inputs, const std::vector<torch::Tensor>& parameters,
@@ -294,17 +296,20 @@ torch::Tensor RecordedStack::run(const Inputs& inputs, const std::vector<torch::
   };
   if (!on_ || !x.is_cuda() || !torch::GradMode::is_enabled() || parameters.empty() ||
       !std::all_of(parameters.begin(), parameters.end(), trainable) || !state.under_way.expired())
-    return layers(inputs);
+    return layers(on_device(inputs));
 
   const c10::cuda::CUDAGuard guard(x.device());
   Key key{static_cast<std::int64_t>(x.scalar_type()),
           trainer::autocast_on(at::kCUDA)
               ? static_cast<std::int64_t>(trainer::autocast_type(at::kCUDA))
               : -1};
-  for (const torch::Tensor* t : {&x, &inputs.valid_BT, &inputs.key_bias, &inputs.positions}) {
-    key.push_back(t->defined() ? static_cast<std::int64_t>(t->scalar_type()) : -1);
-    if (t->defined()) key.insert(key.end(), t->sizes().begin(), t->sizes().end());
-  }
+  const auto add_to_key = [&](const torch::Tensor& t) {
+    key.push_back(t.defined() ? static_cast<std::int64_t>(t.scalar_type()) : -1);
+    if (t.defined()) key.insert(key.end(), t.sizes().begin(), t.sizes().end());
+  };
+  add_to_key(x);
+  key.push_back(x.requires_grad() ? 1 : 0);
+  for (const torch::Tensor& other : inputs.others) add_to_key(other);
   if (state.shapes.size() > kMaxShapes) state.forget();
   State::Shape* shape = &state.shapes[key];
   shape->last_call = ++state.num_calls;
@@ -312,18 +317,20 @@ torch::Tensor RecordedStack::run(const Inputs& inputs, const std::vector<torch::
     for (std::size_t i = 0; i < parameters.size(); ++i)
       if (parameters[i].data_ptr() != shape->recording->weights[i]) {  // somebody moved them
         state.forget();
-        return layers(inputs);
+        return layers(on_device(inputs));
       }
   if (!shape->recording) {
-    if (shape->seen++ == 0 || !state.has_room()) return layers(inputs);
+    if (shape->seen++ == 0 || !state.has_room()) return layers(on_device(inputs));
     try {
       shape->recording = state.make(inputs, parameters, layers);
     } catch (const std::exception& error) {
-      if (!trainer::is_out_of_memory(error)) throw;
-      log::info("cuda_graphs: off from now on: there is not enough memory for a recording");
+      log::info("cuda_graphs: off from now on: {}",
+                trainer::is_out_of_memory(error)
+                    ? "there is not enough memory for a recording"
+                    : "this model cannot be recorded: " + first_line(error.what()));
       set_on(false);
       allocator::emptyCache();
-      return layers(inputs);
+      return layers(on_device(inputs));
     }
     // Shapes that come later and need more would leave memory that nobody can use: from the start
     // again, with a larger piece.
@@ -331,10 +338,11 @@ torch::Tensor RecordedStack::run(const Inputs& inputs, const std::vector<torch::
       state.forget();
       state.arena_bytes += state.arena_bytes / 4;
       allocator::emptyCache();
-      return layers(inputs);
+      return layers(on_device(inputs));
     }
   }
-  const auto pass = c10::make_intrusive<Pass>(shape->recording, inputs);
+  state.sums.make_for(parameters);
+  const auto pass = c10::make_intrusive<Pass>(shape->recording, inputs, state.sums);
   state.under_way = pass->under_way;
   ++num_replays_;
   return Replay::apply(x, pass, at::TensorList(parameters));

@@ -4,7 +4,7 @@
 //
 //   RecordedStack stack;
 //   stack.set_on(true);
-//   y = stack.run({.x = x, .positions = p}, parameters, [&](const auto& in) { return layers(in); });
+//   y = stack.run({x, {mask}}, parameters, [&](const auto& in) { return layers(in); });
 //
 // Results, gradients and dropped elements are those of `layers` itself, which is called where nothing
 // is recorded: without gradients, at the first sight of a shape, while another pass waits for its
@@ -27,8 +27,8 @@ namespace tutti::speech {
 class RecordedStack {
  public:
   struct Inputs {
-    torch::Tensor x;
-    torch::Tensor valid_BT, key_bias, positions;  // without gradients; each may be undefined
+    torch::Tensor x;                    // with a gradient where it wants one
+    std::vector<torch::Tensor> others;  // without; each may be undefined, or in the host's memory
   };
   using Layers = std::function<torch::Tensor(const Inputs&)>;
 
@@ -40,7 +40,9 @@ class RecordedStack {
   // Off at first. Turned off, recordings are given up with their memory.
   void set_on(bool on);
   bool is_on() const { return on_; }
-  // `parameters`: all that layers use; the same ones in every call.
+  // `parameters`: all that layers use; the same ones in every call. Gradients of recorded passes add up
+  // in memory of the stack's own, to which the parameters' `grad` is set: who wants to keep it beyond
+  // the next pass that finds it undefined keeps a copy.
   torch::Tensor run(const Inputs& inputs, const std::vector<torch::Tensor>& parameters,
                     const Layers& layers);
   // Passes that were launched as one so far.

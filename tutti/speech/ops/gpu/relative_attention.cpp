@@ -76,13 +76,18 @@ class RelativeAttention : public Function<RelativeAttention> {
 
     torch::Tensor products = fresh_like(sums), grad_scores = fresh_like(scores),
                   grad_with_u = fresh_like(with_u);
-    torch::Tensor grad_k = fresh_like(with_u), grad_v = fresh_like(with_u);
+    // Side by side, as the product that made queries, keys and values wants them.
+    const std::int64_t width = with_u.size(2);
+    const torch::Tensor all = fresh({with_u.size(0), with_u.size(1), 3 * width}, with_u.options());
+    const torch::Tensor grad_q = all.narrow(2, 0, width), grad_k = all.narrow(2, width, width),
+                        grad_v = all.narrow(2, 2 * width, width);
     cuda::RelativeAttentionBack back;
     back.grad_out = g.data_ptr();
     back.products = products.data_ptr<float>();
     back.grad_q = grad_with_u.data_ptr();
     back.grad_k = grad_k.data_ptr();
     back.grad_v = grad_v.data_ptr();
+    back.grad_row = 3 * width;
     back.grad_scores = grad_scores.data_ptr();
     cuda::relative_attention_back(call, back, stream);
 
@@ -93,10 +98,9 @@ class RelativeAttention : public Function<RelativeAttention> {
         fresh({context->saved_data["table_rows"].toInt(), heads * head_size}, g.options());
     cuda::gather_positions(size, grad_spread.data_ptr(), grad_table.size(0), grad_table.data_ptr(),
                            stream);
-    torch::Tensor grad_q = fresh_like(with_u);
     torch::Tensor grad_uv = fresh({2, heads, head_size}, floats_like(g));
     cuda::attention_queries_back(size, grad_with_u.data_ptr(), grad_with_v.data_ptr(),
-                                 grad_q.data_ptr(), grad_uv.data_ptr<float>(),
+                                 grad_q.data_ptr(), 3 * width, grad_uv.data_ptr<float>(),
                                  scratch_for_sums(2, heads * head_size, g), stream);
     variable_list result(9);
     result[0] = grad_q;
