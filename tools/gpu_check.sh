@@ -30,7 +30,11 @@ if [[ $what == *bench* ]]; then
     read -r batch precision <<<"$case"
     build-gpu/bin/bench_gpu_train --batch "$batch" --precision "$precision" || status=1
   done
-  [[ -z ${ESPNET:-} ]] || python3 "$ESPNET/bench/train_step.py"
+  build-gpu/bin/bench_gpu_train --precision 32 --matmul high || status=1
+  if [[ -n ${ESPNET:-} ]]; then
+    python3 "$ESPNET/bench/train_step.py"
+    for batch in 32 128; do python3 bench/gpu_train_compiled.py "$batch" 2>/dev/null || echo "torch.compile: failed"; done
+  fi
   # The same model, batches and optimizer by ours and by Lightning, in turns.
   for case in 'transformer 512 32 bf16-mixed' 'transformer 512 32 32' 'transformer 256 8 bf16-mixed'; do
     read -r model hidden batch precision <<<"$case"
