@@ -258,6 +258,13 @@ TEST(Check, EveryLightningArgumentIsAnswered) {
         << old;
 }
 
+TEST(Check, FloatProductsHaveTorchsWords) {
+  for (const std::string word : {"highest", "high", "medium"})
+    EXPECT_EQ(problems_in("trainer: {float32_matmul_precision: " + word + "}\n").describe(), "");
+  EXPECT_THAT(problems_in("trainer: {float32_matmul_precision: hihg}\n").describe(),
+              HasSubstr("did you mean 'high'?"));
+}
+
 TEST(Check, DevicesInEverySpelling) {
   const auto devices = [](const std::string& text) {
     return parse_yaml("d: " + text + "\n", "t.yaml")["d"];
