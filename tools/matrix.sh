@@ -2,7 +2,7 @@
 # ./run matrix [ctest args]: the ordinary tests under settings that another machine may have, one line per setting, then a table for
 # CONTRIBUTING.md. Settings that do not exclude each other are tried in one run; what fails there is run again under each of them
 # alone, which names the one that did it. Arguments choose tests (-L unit, -R name).
-#   ONLY="umask user"   these settings, each in a run of its own
+#   ONLY="umask user+tmpdir"   these settings, each in a run of its own; + joins those of one run
 #   BUILD=folder        the tests of that build; logs stay in its folder matrix/
 #   SPACED="a folder"   keeps the project whose folder has a space in its name there
 set -uo pipefail
@@ -36,7 +36,7 @@ runs=(
   "user $surroundings OPENBLAS_CORETYPE=Haswell DNNL_MAX_CPU_ISA=AVX2"
   "one-core $surroundings OPENBLAS_CORETYPE=$last_kernels DNNL_MAX_CPU_ISA=AVX512_CORE"
   "project OPENBLAS_CORETYPE=Sandybridge")
-if [[ -n ${ONLY:-} ]]; then read -ra runs <<<"$ONLY"; fi
+if [[ -n ${ONLY:-} ]]; then read -ra runs <<<"$ONLY" && runs=("${runs[@]//+/ }"); fi
 
 nobody=http://127.0.0.1:9
 proxies=("http_proxy=$nobody" "https_proxy=$nobody" "HTTP_PROXY=$nobody" "HTTPS_PROXY=$nobody" "ALL_PROXY=$nobody" "all_proxy=$nobody")

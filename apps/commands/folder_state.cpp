@@ -59,6 +59,7 @@ void add_async(const std::filesystem::path& folder, CommandRunner* scheduler,
                               {"pid", note.process.pid},
                               {"job", note.job_id},
                               {"phase", note.phase},
+                              {"stands_still", note.process.stands_still()},
                               {"items", note.items},
                               {"busy_s", note.busy_s},
                               {"up_s", std::max(0.0, now - note.started)},
@@ -171,7 +172,18 @@ std::string reason_of(const Json& state) {
 }
 
 std::string about_silence(const Json& state) {
-  if (!state.contains("async") || !state["async"].contains("unanswered")) return "";
+  if (!state.contains("async")) return "";
+  const Json workers = state["async"].value("workers", Json::array());
+  if (!workers.empty() && std::all_of(workers.begin(), workers.end(), [](const Json& worker) {
+        return worker.value("stands_still", false);
+      })) {
+    const long pid = workers[0].value("pid", 0L);
+    return fmt::format(
+        "nobody works: {} left, and stopped by a signal; on {}, kill -CONT {} wakes worker {}",
+        workers.size() == 1 ? "one worker is" : fmt::format("{} workers are", workers.size()),
+        workers[0].value("host", "?"), pid, workers[0].value("id", 0));
+  }
+  if (!state["async"].contains("unanswered")) return "";
   return fmt::format("the scheduler does not answer: {}; shown is what the folder knows",
                      state["async"]["unanswered"].get<std::string>());
 }

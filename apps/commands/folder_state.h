@@ -37,7 +37,7 @@ Json failed_items(const std::filesystem::path& folder,
                   const std::map<std::uint64_t, std::string>& reasons);
 // Why a run that is over stopped; empty: nobody said so, or it is done.
 std::string reason_of(const Json& state);
-// What is said when the scheduler has not answered; empty: it has, or was not asked.
+// What is said when all workers that are left stand still, or when the scheduler has not answered.
 std::string about_silence(const Json& state);
 // Jobs of an asynchronous run that the scheduler has, or that ended while nobody works: why, and the
 // last words of the first few.

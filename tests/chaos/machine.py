@@ -22,6 +22,11 @@ def running(pid):
     return bool(state) and state[0] not in "ZX"
 
 
+def parent(pid):
+    fields = text(pid, "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
 def stands_still(pid):
     return text(pid, "stat").rpartition(")")[2].split()[:1] == ["T"]
 

@@ -119,6 +119,8 @@ class Run:
     def was_suspended(self):
         """Wakes a run of which nobody is left but who stands still: the others were killed later. It is suspended, and not dead."""
         workers = machine.of_role(self.folder, "worker")
+        supervisors = {machine.parent(pid) for pid in workers}  # which only wait for their workers
+        workers = [pid for pid in workers if pid not in supervisors]
         if not self.alone or not workers or not all(pid in self.stopped and machine.stands_still(pid) for pid in workers):
             return False
         self.wake()

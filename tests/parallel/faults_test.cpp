@@ -275,7 +275,8 @@ TEST(Api, ASettingNeverLeaksOutOfItsScope) {
     EXPECT_EQ(current_parallel().n_workers, 4);
   }
   EXPECT_EQ(current_parallel().n_workers, 1);
-  EXPECT_THROW(set_parallel(config::parse_yaml("env: nowhere", "c")), ConfigError);
+  EXPECT_THROW(static_cast<void>(set_parallel(config::parse_yaml("env: nowhere", "c"))),
+               ConfigError);
 }
 
 TEST(Api, AsCompletedGivesEveryItemOnceAndMayBeLeftEarly) {

@@ -1,4 +1,5 @@
 // `tutti map --async` and its companions on this machine, as a user runs them.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -200,6 +201,31 @@ TEST_F(AsyncMap, WaitDoesNotWaitForAStoppedWorkerOfARunThatAFailedItemHasEnded) 
   EXPECT_THAT(waited.out, HasSubstr("stopped, 0 of 2 items ok, 1 failed"));
   EXPECT_THAT(waited.err, HasSubstr("item \"1\" failed"));
   EXPECT_TRUE(fs::exists(out_ / "failed.jsonl"));
+}
+
+// A job that its scheduler has suspended looks the same: it may be woken, so it is waited for.
+TEST_F(AsyncMap, WaitAndStatusSayThatAllWhoAreLeftStandStill) {
+  const std::string path = (folder_.path() / "worker").string(), quoted = shell_quote(path);
+  write_file_atomic(folder_.path() / "item.sh", "echo $PPID >" + quoted + ".new; mv " + quoted +
+                                                    ".new " + quoted + "; until [ -e " + quoted +
+                                                    ".go ]; do sleep 0.02; done; echo done\n");
+  ASSERT_EQ(map(out_, "1", {"sh", (folder_.path() / "item.sh").string()}, "n_workers: 1").exit_code,
+            0);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(path); }));
+  const pid_t pid = std::stoi(read_file(path));
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  const std::string words = fmt::format("kill -CONT {} wakes worker 0", pid);
+  const fs::path log = folder_.path() / "wait.log";
+  write_file_atomic(log, "");
+  Process waits =
+      Process::start({.argv = {in_bin("tutti"), "wait", out_.string()}, .stdout_path = log});
+  EXPECT_TRUE(wait_until([&] {
+    return read_file(log).find(words + "; still waiting") != std::string::npos;
+  })) << read_file(log);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("nobody works: one worker is left"));
+  write_file_atomic(path + ".go", "");
+  ::kill(pid, SIGCONT);
+  EXPECT_EQ(waits.wait().exit_code, 0) << read_file(log);
 }
 
 TEST_F(AsyncMap, AWorkerThatGotSigtermGivesUpAnItemThatTakesLong) {
