@@ -5,11 +5,15 @@
 //   bench_gpu_train --batch 32 --precision bf16-mixed --steps 60 [--graphs false] [--trace step.json]
 //   bench_gpu_train --precision 32 --matmul high                            // TF32
 //   bench_gpu_train --batch 8 --seconds 15.39 --tokens 47 --steps 210 --losses true   // nothing to pad
+//   tutti launch --nproc_per_node 8 -- bench_gpu_train --batch 32             // DDP, a GPU for each
+//   bench_gpu_train --strategy ddp                                  // a world of one: what DDP adds
 //
+// More ranks than GPUs share them over tests/trainer/nccl_standin: to see that it works, not how fast.
 // Prints one JSON line: the median step, with the device waited for after each step as the baseline
 // does. --trace writes a profile of three steps for a trace viewer. --losses adds the mean losses of
 // every ten steps: how far runs drift apart.
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -18,9 +22,12 @@
 
 #include "bench/gpu_bench.h"
 #include "tutti/core/json.h"
+#include "tutti/core/log.h"
+#include "tutti/launch/rank.h"
 #include "tutti/speech/models/asr_trainable.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/trainer/loop.h"
+#include "tutti/trainer/world.h"
 
 namespace {
 
@@ -103,18 +110,25 @@ class StepClock final : public trainer::Callback {
 };
 
 int run(bench::Options args) {
+  const launch::RankContext rank =
+      launch::detect(launch::current_environment(), {.accelerator = "cpu"}).rank;
+  log::configure({.rank = rank.rank});
+  const std::string device = fmt::format("cuda:{}", rank.local_rank % c10::cuda::device_count());
+  trainer::World world = trainer::join_world(rank, {.device = device});
   torch::manual_seed(0);
   const std::int64_t steps = std::stoll(args["steps"]), size = std::stoll(args["batch"]);
   const AsrSettings settings = recipe_settings();
-  const AsrModel recipe(Build{torch::kCUDA}, settings);
+  const AsrModel recipe(Build{torch::Device(device)}, settings);
   AsrTrainable model(recipe);
   std::vector<trainer::Batch> batches;
-  for (std::int64_t i = 0; i < 8; ++i)
+  for (std::int64_t i = 0; i < 8 * rank.world_size; ++i)
     batches.push_back(random_batch(size, std::stod(args["seconds"]), std::stoll(args["tokens"]),
                                    settings.vocab_size));
-  trainer::MemorySource source(std::move(batches), 0, 1);
-  const auto control = trainer::make_local_control();
-  const auto strategy = trainer::make_single_strategy();
+  trainer::MemorySource source(std::move(batches), rank.rank, rank.world_size);
+  const auto strategy =
+      args["strategy"] == "ddp"  // also in a world of one, where users get `single`
+          ? trainer::make_ddp_strategy(*world.collectives, *world.control, {})
+          : trainer::make_strategy(args["strategy"], world);
   StepClock clock(steps - 5, args["trace"]);
   trainer::LoopSettings loop;
   loop.max_steps = steps;
@@ -122,7 +136,7 @@ int run(bench::Options args) {
   loop.gradient_clip_val = 5;
   loop.cuda_graphs = args["graphs"];
   loop.float32_matmul_precision = args["matmul"];
-  loop.device = "cuda:0";
+  loop.device = device;
   loop.show_progress = false;
   Losses losses;
   loop.log_every_n_steps = args["losses"] == "true" ? 10 : 0;
@@ -132,12 +146,14 @@ int run(bench::Options args) {
   trainer::FitInputs inputs{.model = model,
                             .train = source,
                             .strategy = *strategy,
-                            .control = *control,
+                            .control = *world.control,
                             .settings = loop,
                             .optimizers = {adam},
                             .callbacks = {&clock},
                             .loggers = {&losses}};
   trainer::fit(inputs);
+  world.control->finish();
+  if (rank.rank != 0) return 0;
 
   std::vector<double> milliseconds;  // without those at the start, and those of the profile
   for (std::size_t i = std::min<std::size_t>(21, clock.times.size() / 2);
@@ -148,13 +164,14 @@ int run(bench::Options args) {
     throw ConfigError(fmt::format("--steps: got {}, expected at least 11", steps));
   std::sort(milliseconds.begin(), milliseconds.end());
   const double median = milliseconds.at(milliseconds.size() / 2);
-  const auto memory = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  const auto memory = c10::cuda::CUDACachingAllocator::getDeviceStats(at::Device(device).index());
   Json out;
   for (const auto& [key, value] : args) out[key] = value;
   out["parameters"] = count_parameters(settings);
   out["ms_per_step"] = median;
   out["audio_seconds_per_second"] =
       static_cast<double>(size) * std::stod(args["seconds"]) / median * 1e3;
+  out["ranks"] = rank.world_size;
   out["recorded_passes"] = recipe->num_recorded_passes();
   out["peak_gib"] = static_cast<double>(memory.allocated_bytes[0].peak) / (1LL << 30);
   out["reserved_gib"] = static_cast<double>(memory.reserved_bytes[0].current) / (1LL << 30);
@@ -175,6 +192,7 @@ int main(int argc, char** argv) {
                                      {"precision", "bf16-mixed"},
                                      {"graphs", "auto"},
                                      {"matmul", "highest"},
+                                     {"strategy", "auto"},
                                      {"losses", "false"},
                                      {"trace", ""}}));
   } catch (const std::exception&) {

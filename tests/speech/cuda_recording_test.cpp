@@ -13,6 +13,7 @@
 #include "tutti/speech/ops/gpu/recorded_stack.h"
 #include "tutti/trainer/loop.h"
 #include "tutti/trainer/precision.h"
+#include "tutti/trainer/world.h"
 
 namespace tutti::speech {
 namespace {
@@ -72,11 +73,15 @@ class Watched final : public trainer::ModuleModel {
 };
 
 Trained train(AsrModel model, const std::string& graphs, trainer::LoopSettings settings,
-              const trainer::OptimizerOptions& optimizer = {.lr = 1e-4}) {
+              const trainer::OptimizerOptions& optimizer = {.lr = 1e-4},
+              const std::string& strategy_name = "single") {
   Watched watched(model);
   trainer::MemorySource source(random_batches(), 0, 1);
-  const auto control = trainer::make_local_control();
-  const auto strategy = trainer::make_single_strategy();
+  trainer::World world = trainer::join_world({}, {.device = "cuda:0"});  // of one rank
+  const auto strategy = strategy_name == "single"
+                            ? trainer::make_single_strategy()
+                            : trainer::make_ddp_strategy(*world.collectives, *world.control,
+                                                         {.find_unused = strategy_name != "ddp"});
   settings.cuda_graphs = graphs;
   settings.device = "cuda:0";
   settings.show_progress = false;
@@ -88,7 +93,7 @@ Trained train(AsrModel model, const std::string& graphs, trainer::LoopSettings s
   trainer::FitInputs inputs{.model = watched,
                             .train = source,
                             .strategy = *strategy,
-                            .control = *control,
+                            .control = *world.control,
                             .settings = settings,
                             .optimizers = {spec}};
   trainer::fit(inputs);
@@ -141,6 +146,22 @@ TEST_F(SpeechRecording, AccumulatedGradientsAreSums) {
     EXPECT_TRUE(close(got.weights.at(name), weight, 2e-3)) << name;
 }
 
+// Gradients go from the recording into DDP's buckets, after one batch and after several.
+TEST_F(SpeechRecording, WithDdpGradientsAreTheSame) {
+  for (const int batches : {1, 3}) {
+    trainer::LoopSettings settings;
+    settings.max_steps = 40;
+    settings.accumulate_grad_batches = batches;
+    const trainer::OptimizerOptions sgd{.kind = trainer::OptimizerKind::kSgd, .lr = 0.02};
+    const Trained expected = train(make_model("e_branchformer", 0.0), "false", settings, sgd);
+    const Trained got = train(make_model("e_branchformer", 0.0), "auto", settings, sgd, "ddp");
+    EXPECT_GT(got.recorded, 30 * batches - 20);
+    expect_same(got, expected, 1e-3, 1e-3);
+    for (const auto& [name, weight] : expected.weights)
+      EXPECT_TRUE(close(got.weights.at(name), weight, 2e-3)) << name;
+  }
+}
+
 TEST_F(SpeechRecording, WhatCannotBeRecordedTrainsAsBefore) {
   trainer::LoopSettings settings;
   settings.max_steps = 8;
@@ -150,6 +171,10 @@ TEST_F(SpeechRecording, WhatCannotBeRecordedTrainsAsBefore) {
       0);
   EXPECT_EQ(train(make_model("e_branchformer", 0.1, ", gradient_checkpoint_layers: [1]"), "auto",
                   settings)
+                .recorded,
+            0);
+  EXPECT_EQ(train(make_model("e_branchformer", 0.1), "auto", settings, {.lr = 1e-4},
+                  "ddp_find_unused_parameters_true")
                 .recorded,
             0);
   settings.deterministic = true;

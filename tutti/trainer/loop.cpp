@@ -51,8 +51,11 @@ std::optional<std::int64_t> agree_on_length(Run& run) {
 std::string reason_not_to_record(const Run& run) {
   if (run.settings.deterministic.on) return "the run is deterministic";
   if (run.settings.detect_anomaly) return "detect_anomaly is on";
-  if (run.in.strategy.name() != "single")
-    return "not supported with strategy " + run.in.strategy.name() + " yet";
+  const Strategy& strategy = run.in.strategy;
+  // With ddp gradients are summed between two recordings; each rank records the shapes it meets.
+  if (strategy.lockstep()) return "ranks meet in the middle of a pass (" + strategy.name() + ")";
+  if (strategy.name() != "single" && strategy.name() != "ddp")
+    return "strategy " + strategy.name() + " looks for parameters that a pass does not use";
   return "";
 }
 

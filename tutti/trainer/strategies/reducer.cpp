@@ -11,6 +11,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/trainer/strategies/strategy.h"
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::trainer {
 
@@ -143,22 +144,38 @@ class Reducer::State {
 
   // REQUIRES: mutex_ held.
   void mark_ready(std::size_t index) {
-    torch::NoGradGuard no_grad;
-    at::Tensor& grad = parameters_[index].second.mutable_grad();
-    at::Tensor part = slice(index);
-    if (grad.defined())
-      part.copy_(grad);
-    else
-      part.zero_();
-    grad = part;  // frees the gradient autograd made; the optimizer reads the bucket directly
     ready_[index] = 1;
     arrival_.push_back(index);
     --buckets_[place_[index].bucket].pending;
     // In order only: every rank must issue the same sequence whatever order hooks fire in.
     while (next_to_launch_ < buckets_.size() && buckets_[next_to_launch_].pending == 0) {
       Bucket& bucket = buckets_[next_to_launch_++];
+      fill(bucket);
       bucket.work = collectives_.all_reduce(bucket.flat);
     }
+  }
+
+  // All gradients of a bucket at once: on a GPU one kernel, or a few, instead of one for each, which
+  // would take longer to launch than the whole of a recorded backward pass.
+  void fill(const Bucket& bucket) {
+    torch::NoGradGuard no_grad;
+    std::vector<at::Tensor> parts, gradients;
+    for (const std::size_t index : bucket.parameters) {
+      at::Tensor& grad = parameters_[index].second.mutable_grad();
+      at::Tensor part = slice(index);
+      if (grad.defined()) {
+        parts.push_back(part);
+        gradients.push_back(grad);
+      } else {
+        part.zero_();
+      }
+      grad = part;  // frees the gradient autograd made; the optimizer reads the bucket directly
+    }
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+    if (!parts.empty()) at::_foreach_copy_(parts, gradients);
+#else
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].copy_(gradients[i]);
+#endif
   }
 
   ConfigError unused_error(const std::vector<std::size_t>& missing) const {

@@ -1,7 +1,7 @@
 // Sums gradients over ranks while backward is still running.
 //
-// The algorithm is torch DDP's: gradients are copied into flat buckets as autograd produces them;
-// a full bucket is all-reduced at once, in an order that is the same on every rank. After the first
+// The algorithm is torch DDP's: gradients are copied into flat buckets as autograd produces them, a
+// whole bucket at a time, which is then all-reduced, in an order that is the same on every rank. After the first
 // step buckets are rebuilt in the order in which rank 0's gradients really arrived. Two things are
 // different, and are why we have our own:
 //   * a parameter without gradient is found at the end of this backward, *before* the optimizer
