@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""ESPnet's own Speech2Text on the folder and files of owsm_folder.sh, which calls this when ESPNET is set:
+"""ESPnet's own Speech2Text on the folder and files of decode_folder.sh, which calls this when ESPNET is set:
 
-ESPNET=<folder that holds espnet2/> python3 bench/owsm_folder_espnet.py INFERENCE_YAML WAV_SCP HYP_SCP SECONDS EVERY
+ESPNET=<folder that holds espnet2/> python3 bench/decode_folder_espnet.py INFERENCE_YAML WAV_SCP HYP_SCP SECONDS EVERY
 
 It takes one file at a time, so every EVERY-th file says how long all of them would take. In float32, its default: bfloat16 is
 slower there. HYP_SCP and SECONDS are what our command wrote and took.
@@ -10,6 +10,7 @@ import time
 
 BEGIN = time.perf_counter()
 import ctypes
+import importlib
 import logging
 import sys
 import warnings
@@ -22,8 +23,6 @@ import espnet_modules  # noqa: F401
 import numpy as np
 import torch
 import yaml
-
-from espnet2.bin.s2t_inference import Speech2Text
 
 OURS_ONLY = ("_target_", "dtype", "device", "batch_size", "batch_seconds")
 
@@ -46,8 +45,10 @@ def read_sound(path):
 
 
 def main(config, wav_scp, hyp_scp, seconds, every):
-    started = time.perf_counter()
     settings = yaml.safe_load(open(config))["model"]
+    is_owsm = "s2t_model_file" in settings
+    Speech2Text = importlib.import_module("espnet2.bin.%s_inference" % ("s2t" if is_owsm else "asr")).Speech2Text
+    started = time.perf_counter()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recognise = Speech2Text(device=device, **{key: value for key, value in settings.items() if key not in OURS_ONLY})
     loaded = time.perf_counter()
@@ -57,7 +58,7 @@ def main(config, wav_scp, hyp_scp, seconds, every):
     for key, path in files[::every]:
         begin = time.perf_counter()
         samples, rate = read_sound(path.strip())
-        text = recognise(samples)[0][3]  # the tokens are on the host then
+        text = recognise(samples)[0][3 if is_owsm else 0]  # the tokens are on the host then; OWSM's: without its marks
         times.append(time.perf_counter() - begin)
         audio.append(len(samples) / rate)
         same += text == ours[key]
@@ -68,7 +69,8 @@ def main(config, wav_scp, hyp_scp, seconds, every):
           (torch.__version__, device, every, len(files), started - BEGIN, loaded - started, times[0], mean, sum(audio[1:]) / sum(times[1:])))
     print("the whole job: ESPnet %.1f s (reckoned), Tutti %.1f s: %.1f times as fast" % (whole, seconds, whole / seconds))
     # ESPnet passes over names that it does not know; the mel matrix is not in our file.
-    left = set(recognise.s2t_model.state_dict()) ^ set(torch.load(settings["s2t_model_file"], map_location="cpu"))
+    model, file = (recognise.s2t_model, "s2t_model_file") if is_owsm else (recognise.asr_model, "asr_model_file")
+    left = set(model.state_dict()) ^ set(torch.load(settings[file], map_location="cpu"))
     assert left <= {"frontend.logmel.melmat"}, left
     if settings.get("dtype", "float32") == "float32":
         print("the same text for %d of %d files" % (same, len(times)))
