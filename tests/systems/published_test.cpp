@@ -130,6 +130,18 @@ TEST_F(Published, CtcWithoutASearchWhereAsked) {
   EXPECT_NE(path, texts(expected_of("ctc")["cases"][0]["text"]));
 }
 
+TEST_F(Published, OwsmsCtcWithoutASearchWhereAsked) {
+  const auto sounds = write_sounds("s2t");
+  const std::string owsm = folder_of("owsm").string();
+  const auto path = decode(owsm, words_of({{"ctc_greedy", true}}, sounds));
+  EXPECT_EQ(path, decode(owsm, words_of({{"ctc_greedy", true}, {"maxlenratio", -1}}, sounds)));
+  EXPECT_NE(path, decode(owsm, words_of({{"maxlenratio", -30}}, sounds)));
+  const auto timed = run({"infer", "--model", owsm, "--device", "cpu", "ctc_greedy=true",
+                          "predict_time=true", sounds[0]});
+  EXPECT_EQ(timed.exit_code, 2) << timed.describe();
+  EXPECT_THAT(timed.err, HasSubstr("but CTC knows no times"));
+}
+
 TEST_F(Published, LanguageModelsTakePartInTheSearch) {
   const auto sounds = write_sounds("asr", kMany);
   const Json expected = expected_of("lm");

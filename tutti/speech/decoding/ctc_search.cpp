@@ -13,22 +13,33 @@ constexpr double kLogZero = -std::numeric_limits<double>::infinity();
 }  // namespace
 
 CtcHypothesis ctc_greedy(const LogProbs& x, int blank) {
-  CtcHypothesis out;
-  int previous = blank;
+  std::vector<std::int64_t> best;
+  std::vector<float> log_probs;
   for (std::size_t t = 0; t < x.num_frames; ++t) {
     const float* frame = x.frame(t);
-    const int best = static_cast<int>(std::max_element(frame, frame + x.vocab_size) - frame);
-    out.score += frame[best];
-    if (best != blank && best != previous) {
-      out.tokens.push_back(best);
-      out.times.push_back({best, t, t, 0});
+    best.push_back(std::max_element(frame, frame + x.vocab_size) - frame);
+    log_probs.push_back(frame[best.back()]);
+  }
+  return ctc_greedy(best, log_probs, blank);
+}
+
+CtcHypothesis ctc_greedy(std::span<const std::int64_t> best, std::span<const float> log_probs,
+                         int blank) {
+  CtcHypothesis out;
+  int previous = blank;
+  for (std::size_t t = 0; t < best.size(); ++t) {
+    const int token = static_cast<int>(best[t]);
+    out.score += log_probs[t];
+    if (token != blank && token != previous) {
+      out.tokens.push_back(token);
+      out.times.push_back({token, t, t, 0});
     }
-    if (best != blank) {
+    if (token != blank) {
       TokenTime& time = out.times.back();
       time.end_frame = t + 1;
-      time.log_prob += frame[best];
+      time.log_prob += log_probs[t];
     }
-    previous = best;
+    previous = token;
   }
   for (TokenTime& time : out.times)
     time.log_prob /= static_cast<float>(time.end_frame - time.begin_frame);

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 namespace tutti::speech {
@@ -40,6 +42,10 @@ struct CtcHypothesis {
 
 // Best token of each frame, repeats joined, blanks dropped.
 CtcHypothesis ctc_greedy(const LogProbs& x, int blank = 0);
+// The same of the best token of each frame and its log-probability, which a GPU finds itself: all log-probabilities
+// are a thousand times as much to copy. REQUIRES: as many of one as of the other.
+CtcHypothesis ctc_greedy(std::span<const std::int64_t> best, std::span<const float> log_probs,
+                         int blank = 0);
 
 // The best path that spells `tokens`. Empty when there are too few frames for them.
 std::vector<TokenTime> ctc_align(const LogProbs& x, const std::vector<int>& tokens, int blank = 0);

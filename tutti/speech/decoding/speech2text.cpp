@@ -123,6 +123,9 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   }
   if (options_.ctc_greedy && model_->ctc.is_empty())
     throw ConfigError("ctc_greedy: got true, but the model has no CTC", "leave it out");
+  if (options_.ctc_greedy && options_.predict_time && is_owsm())
+    throw ConfigError("ctc_greedy: got true with predict_time, but CTC knows no times",
+                      "leave one of them out");
   BeamSearchOptions search{.beam_size = options_.beam_size,
                            .ctc_weight = options_.ctc_weight,
                            .lm_weight = lm_weight,
@@ -319,8 +322,9 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
     if (!good.empty()) decode_batch(waveforms, good, results);
     return;
   }
-  auto found = is_owsm() ? owsm_->run(encoded, owsm_call_) : search(encoded);
-  const bool has_time_tokens = is_owsm() && owsm_call_.timestamps;
+  const bool has_prompt = is_owsm() && !options_.ctc_greedy;
+  auto found = has_prompt ? owsm_->run(encoded, owsm_call_) : search(encoded);
+  const bool has_time_tokens = has_prompt && owsm_call_.timestamps;
   if (options_.token_times && !has_time_tokens) add_times(encoded, found);
   for (std::size_t row = 0; row < items.size(); ++row) {
     Recognised& result = results[items[row]];
@@ -348,10 +352,15 @@ Recognition Speech2Text::finish(const std::vector<std::int64_t>& ids) const {
 }
 
 void Speech2Text::greedy(const Encoded& encoded, std::vector<std::vector<Recognition>>& out) {
-  const torch::Tensor log_probs = model_->ctc->log_probs(encoded.out).to(torch::kCPU).contiguous();
+  const auto [log_probs, tokens] = model_->ctc->log_probs(encoded.out).max(-1);  // (U, T)
+  const torch::Tensor log_prob = log_probs.to(torch::kCPU).contiguous(),
+                      token = tokens.to(torch::kCPU).contiguous();
   for (std::size_t u = 0; u < out.size(); ++u) {
+    const auto row = static_cast<std::int64_t>(u), frames = encoded.lengths[u];
+    const auto begin = row * token.size(1);
     const CtcHypothesis h =
-        ctc_greedy(rows_of(log_probs[static_cast<std::int64_t>(u)], encoded.lengths[u]),
+        ctc_greedy({token.data_ptr<std::int64_t>() + begin, static_cast<std::size_t>(frames)},
+                   {log_prob.data_ptr<float>() + begin, static_cast<std::size_t>(frames)},
                    static_cast<int>(model_->settings().blank_id));
     Recognition recognition = finish({h.tokens.begin(), h.tokens.end()});
     recognition.score = recognition.ctc_score = h.score;
