@@ -1,4 +1,5 @@
 // The GPU kernels of input layers and of CTC against torch in double precision.
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -39,7 +40,7 @@ torch::Tensor double_leaf(const torch::Tensor& x) {
 
 torch::Tensor in_double(const torch::Tensor& x) { return x.detach().to(torch::kFloat64); }
 
-TEST_F(SpeechCudaInput, FirstConvolutionEqualsTorchsInEveryType) {
+TEST_F(SpeechCudaInput, FirstConvolutionsEqualTorchsInEveryType) {
   struct Case {
     std::int64_t frames, bins, channels, stride;
   };
@@ -50,25 +51,48 @@ TEST_F(SpeechCudaInput, FirstConvolutionEqualsTorchsInEveryType) {
     for (const auto type : kTypes) {
       SCOPED_TRACE(::testing::Message()
                    << frames << " " << bins << " " << channels << " " << stride << " " << type);
-      const torch::Tensor x = random_leaf({3, frames, bins}, type),
-                          w = random_leaf({channels, 1, 3, 3}, type, 0.3),
-                          b = random_leaf({channels}, type);
-      ASSERT_TRUE(has_cuda_input(x, w, stride));
-      const torch::Tensor y = cuda_first_conv_relu(x, w, b, stride);
+      // The second looks at one position only: what is asked is what becomes of the first.
+      const std::vector<torch::Tensor> leaves = {
+          random_leaf({3, frames, bins}, type), random_leaf({channels, 1, 3, 3}, type, 0.3),
+          random_leaf({channels}, type), random_leaf({16, channels, 1, 1}, type, 0.1),
+          random_leaf({16}, type)};
+      ASSERT_TRUE(has_cuda_input(leaves[0], leaves[1], stride));
+      const torch::Tensor y = cuda_first_convs_relu(leaves[0], {leaves[1], leaves[2], stride},
+                                                    {leaves[3], leaves[4], 1});
       ASSERT_EQ(y.scalar_type(), type);
       EXPECT_TRUE(y.is_contiguous(at::MemoryFormat::ChannelsLast));
       const torch::Tensor g = torch::randn_like(y);
-      const auto got = torch::autograd::grad({y}, {x, w, b}, {g});
+      const auto got = torch::autograd::grad({y}, leaves, {g});
 
-      const torch::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b);
-      const torch::Tensor sum = torch::conv2d(xd.unsqueeze(1), wd, bd, stride);
-      EXPECT_TRUE(close(y, torch::relu(sum), type_tolerance(type)));
+      std::vector<torch::Tensor> exact;
+      for (const torch::Tensor& leaf : leaves) exact.push_back(double_leaf(leaf));
+      const torch::Tensor first =
+          torch::relu(torch::conv2d(exact[0].unsqueeze(1), exact[1], exact[2], stride));
+      const torch::Tensor rounded = first + (in_double(first.to(type)) - first).detach();
+      const torch::Tensor sum = torch::conv2d(rounded, exact[3], exact[4]);
+      const double tolerance = std::max(1e-4, 2 * type_tolerance(type));
+      EXPECT_TRUE(close(y, torch::relu(sum), tolerance));
       // Where rounding decides the sign, the gradient follows y.
       const auto expected =
-          torch::autograd::grad({sum}, {xd, wd, bd}, {in_double(g) * (in_double(y) > 0)});
+          torch::autograd::grad({sum}, exact, {in_double(g) * (in_double(y) > 0)});
       for (std::size_t i = 0; i < expected.size(); ++i)
-        EXPECT_TRUE(close(got[i], expected[i], type_tolerance(type))) << i;
+        EXPECT_TRUE(close(got[i], expected[i], tolerance)) << i;
     }
+}
+
+TEST_F(SpeechCudaInput, WhatLiesBetweenTheFirstTwoIsNotKept) {
+  const auto held = [] {
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current;
+  };
+  const torch::Tensor x = torch::randn({8, 1000, 80}, torch::kCUDA);
+  const InputConv first{random_leaf({64, 1, 3, 3}, torch::kFloat32),
+                        random_leaf({64}, torch::kFloat32), 2},
+      second{random_leaf({64, 64, 3, 3}, torch::kFloat32), random_leaf({64}, torch::kFloat32), 2};
+  const auto before = held();
+  const torch::Tensor y = cuda_first_convs_relu(x, first, second);
+  EXPECT_TRUE(y.requires_grad());
+  const std::int64_t between = std::int64_t{8} * 64 * 499 * 39 * 4;
+  EXPECT_LT(held() - before, between / 2);
 }
 
 TEST_F(SpeechCudaInput, FollowingConvolutionEqualsTorchsInEveryType) {
@@ -84,7 +108,7 @@ TEST_F(SpeechCudaInput, FollowingConvolutionEqualsTorchsInEveryType) {
       const torch::Tensor x = random_leaf({3, channels, frames, bins}, type),
                           w = random_leaf({channels, channels, kernel, kernel}, type, 0.05),
                           b = random_leaf({channels}, type);
-      const torch::Tensor y = cuda_conv_relu(x, w, b, stride);
+      const torch::Tensor y = cuda_conv_relu(x, {w, b, stride});
       ASSERT_EQ(y.scalar_type(), type);
       const torch::Tensor g = torch::randn_like(y);
       const auto got = torch::autograd::grad({y}, {x, w, b}, {g});
@@ -110,9 +134,7 @@ TEST_F(SpeechCudaInput, AutocastDecidesTheTypeOfActivationsNotOfGradients) {
   torch::Tensor y;
   {
     const trainer::AutocastScope scope(at::kCUDA, torch::kBFloat16);
-    y = cuda_first_conv_relu(x, weights[0], weights[1], 2);
-    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-    y = cuda_conv_relu(y, weights[2], weights[3], 2);
+    y = cuda_first_convs_relu(x, {weights[0], weights[1], 2}, {weights[2], weights[3], 2});
     EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
   }
   const auto got = torch::autograd::grad({y.to(torch::kFloat32).sum()}, weights);
@@ -133,7 +155,9 @@ TEST_F(SpeechCudaInput, WeightGradientsRepeatToTheLastBit) {
   const torch::Tensor x = random_leaf({8, 200, 80}, torch::kFloat32),
                       w = random_leaf({64, 1, 3, 3}, torch::kFloat32),
                       b = random_leaf({64}, torch::kFloat32);
-  const torch::Tensor y = cuda_first_conv_relu(x, w, b, 2);
+  const torch::Tensor y = cuda_first_convs_relu(
+      x, {w, b, 2},
+      {torch::randn({16, 64, 1, 1}, torch::kCUDA), torch::zeros({16}, torch::kCUDA), 1});
   const torch::Tensor g = torch::randn_like(y);
   const auto once = torch::autograd::grad({y}, {w, b}, {g}, /*retain_graph=*/true);
   for (int i = 0; i < 3; ++i) {
@@ -146,12 +170,11 @@ TEST_F(SpeechCudaInput, WeightGradientsRepeatToTheLastBit) {
 TEST_F(SpeechCudaInput, WhatIsNotANumberIsSeen) {
   torch::Tensor x = torch::zeros({1, 7, 7}, torch::kCUDA);
   x[0][3][3] = std::numeric_limits<float>::quiet_NaN();
-  const torch::Tensor y = cuda_first_conv_relu(x, torch::ones({8, 1, 3, 3}, torch::kCUDA),
-                                               torch::zeros({8}, torch::kCUDA), 2);
-  EXPECT_TRUE(y.isnan().any().item<bool>());
-  const torch::Tensor z = cuda_conv_relu(y, torch::ones({8, 8, 3, 3}, torch::kCUDA),
-                                         torch::zeros({8}, torch::kCUDA), 1);
-  EXPECT_TRUE(z.isnan().all().item<bool>());
+  const torch::Tensor zeros = torch::zeros({8}, torch::kCUDA);
+  const torch::Tensor y =
+      cuda_first_convs_relu(x, {torch::ones({8, 1, 3, 3}, torch::kCUDA), zeros, 2},
+                            {torch::ones({8, 8, 3, 3}, torch::kCUDA), zeros, 1});
+  EXPECT_TRUE(y.isnan().all().item<bool>());
 }
 
 struct CtcCase {

@@ -70,13 +70,15 @@ class ConvInput final : public InputLayer {
       return out_(x.transpose(1, 2));
     }
     // Channels stay innermost all the way: the convolutions like that best, on CPUs and GPUs.
-    torch::Tensor x_BCTF = first_convolution(features_BTF);
     const bool on_gpu =
         has_cuda_input(features_BTF, conv2d_[0]->weight, conv2d_[0]->shape().stride);
-    for (std::size_t i = 1; i < conv2d_.size(); ++i)
-      x_BCTF = on_gpu ? cuda_conv_relu(x_BCTF, conv2d_[i]->weight, conv2d_[i]->bias,
-                                       conv2d_[i]->shape().stride)
-                      : conv2d_[i](x_BCTF).relu_();
+    const auto conv = [this](std::size_t i) -> InputConv {
+      return {conv2d_[i]->weight, conv2d_[i]->bias, conv2d_[i]->shape().stride};
+    };
+    torch::Tensor x_BCTF = on_gpu ? cuda_first_convs_relu(features_BTF, conv(0), conv(1))
+                                  : first_convolution(features_BTF);
+    for (std::size_t i = on_gpu ? 2 : 1; i < conv2d_.size(); ++i)
+      x_BCTF = on_gpu ? cuda_conv_relu(x_BCTF, conv(i)) : conv2d_[i](x_BCTF).relu_();
     // The projection has its inputs in the order (channel, bin): its weight is put into the order
     // of the activations, which are a hundred times as large.
     const std::int64_t size = out_->weight.size(0);
@@ -88,11 +90,8 @@ class ConvInput final : public InputLayer {
 
   torch::Tensor first_convolution(const torch::Tensor& features_BTF) {
     Conv2d& conv = conv2d_[0];
-    const int stride = conv->shape().stride;
-    if (has_cuda_input(features_BTF, conv->weight, stride))
-      return cuda_first_conv_relu(features_BTF, conv->weight, conv->bias, stride);
     if (has_first_conv(features_BTF, conv->weight))
-      return first_conv_relu(features_BTF, conv->weight, conv->bias, stride);
+      return first_conv_relu(features_BTF, conv->weight, conv->bias, conv->shape().stride);
     return torch::relu(conv(features_BTF.unsqueeze(1)));
   }
 
