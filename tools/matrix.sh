@@ -27,12 +27,11 @@ declare -A what=(
   [ipv6]="IPv6 off"
   [user]="an ordinary user"
   [project]="a project folder with a space in its name")
-# What a run tries at once. Root and an ordinary user, three sets of BLAS kernels, two levels of oneDNN, one core and all of them.
+# What a run tries at once; `plain` is what ./run test does. Root and an ordinary user, three sets of BLAS kernels, two levels of oneDNN, one core and all of them.
 last_kernels=Sandybridge
 ! grep -qw avx512f /proc/cpuinfo || last_kernels=SkylakeX
 surroundings="umask home tmpdir ipv6 proxy python locale"
 runs=(
-  "plain"
   "user $surroundings OPENBLAS_CORETYPE=Haswell DNNL_MAX_CPU_ISA=AVX2"
   "one-core $surroundings OPENBLAS_CORETYPE=$last_kernels DNNL_MAX_CPU_ISA=AVX512_CORE"
   "project OPENBLAS_CORETYPE=Sandybridge")
