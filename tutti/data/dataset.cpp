@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
@@ -10,6 +12,18 @@
 
 namespace tutti::data {
 namespace {
+
+// A command and a place in an archive are no files.
+bool is_file(std::string_view audio) {
+  return !audio.empty() && audio.back() != '|' && !is_matrix_name(audio);
+}
+
+// Empty: there is no such file.
+std::optional<std::uint64_t> size_of(std::string_view file) {
+  std::error_code absent;
+  const auto bytes = std::filesystem::file_size(file, absent);
+  return absent ? std::nullopt : std::optional<std::uint64_t>(bytes);
+}
 
 class ManifestDataset final : public Dataset {
  public:
@@ -23,6 +37,12 @@ class ManifestDataset final : public Dataset {
   std::uint64_t num_samples(std::size_t index) const override {
     return manifest_.entry(index).num_samples;
   }
+  double length_hint(std::size_t index) const override {
+    const ManifestEntry entry = manifest_.entry(index);
+    if (entry.num_samples > 0) return static_cast<double>(entry.num_samples);
+    if (entry.end_s > 0) return entry.end_s - entry.begin_s;
+    return is_file(entry.audio) ? static_cast<double>(size_of(entry.audio).value_or(0)) : 0;
+  }
   std::uint64_t hash() const override {
     return hash_combine({manifest_.hash(), static_cast<std::uint64_t>(options_.sample_rate)});
   }
@@ -30,17 +50,13 @@ class ManifestDataset final : public Dataset {
     std::string_view before;  // segments of a recording mostly stand together
     for (std::size_t i = 0; i < manifest_.size(); ++i) {
       const std::string_view audio = manifest_.entry(i).audio;
-      // A command and a place in an archive are no files.
-      if (audio.empty() || audio == before || audio.back() == '|' || is_matrix_name(audio))
-        continue;
+      if (audio == before || !is_file(audio)) continue;
       before = audio;
-      std::error_code absent;
-      const auto bytes = std::filesystem::file_size(audio, absent);
       ++seen.files;
-      if (absent)
-        ++seen.missing;
+      if (const auto bytes = size_of(audio))
+        seen.bytes += *bytes;
       else
-        seen.bytes += bytes;
+        ++seen.missing;
     }
   }
   Sample read(std::size_t index) const override {
@@ -122,6 +138,10 @@ class CombinedDataset final : public Dataset {
   std::uint64_t num_samples(std::size_t index) const override {
     const auto [part, local] = locate(index);
     return parts_[part].dataset->num_samples(local);
+  }
+  double length_hint(std::size_t index) const override {
+    const auto [part, local] = locate(index);
+    return parts_[part].dataset->length_hint(local);
   }
   std::uint64_t hash() const override { return hash_; }
   void count_files(FilesSeen& seen) const override {

@@ -58,6 +58,11 @@ class Dataset {
   virtual bool knows_texts() const { return false; }
   // Known without reading audio; 0 when not.
   virtual std::uint64_t num_samples(std::size_t index) const = 0;
+  // How long it is beside others, as far as that is known without reading: to go through utterances by
+  // length. Samples, seconds or bytes of its file.
+  virtual double length_hint(std::size_t index) const {
+    return static_cast<double>(num_samples(index));
+  }
   // Changes whenever the list of utterances does.
   virtual std::uint64_t hash() const = 0;
   // Adds the files that utterances are read from, where each has one of its own.

@@ -152,6 +152,7 @@ class Transformed final : public Dataset {
   std::string uid(std::size_t index) const override { return inner_->uid(index); }
   std::size_t find(std::string_view uid) const override { return inner_->find(uid); }
   std::uint64_t num_samples(std::size_t index) const override { return inner_->num_samples(index); }
+  double length_hint(std::size_t index) const override { return inner_->length_hint(index); }
   std::uint64_t hash() const override { return inner_->hash(); }
   void count_files(FilesSeen& seen) const override { inner_->count_files(seen); }
   std::string text(std::size_t index) const override { return inner_->text(index); }

@@ -293,6 +293,11 @@ void infer(const StageContext& context) {
     options.item_of = [dataset = dataset, begin](std::uint64_t index) -> Json {
       return dataset->uid(index - begin);
     };
+    // Batches of like lengths are padded least, and nobody waits for a long utterance at the end.
+    if (options.batch_size > 1)
+      options.cost = [dataset = dataset, begin](std::uint64_t index) {
+        return dataset->length_hint(index - begin);
+      };
     const bool is_done = !options.start_over && parallel::current_parallel().resume &&
                          is_decoded(options.output_dir, options.fingerprint);
     const auto items = parallel::range(begin, begin + dataset->size());
