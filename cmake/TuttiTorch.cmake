@@ -20,8 +20,9 @@ target_include_directories(tutti_torch SYSTEM INTERFACE ${torch_inc} ${torch_inc
 target_compile_definitions(tutti_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_compile_options(tutti_torch INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-deprecated-declarations>)
 target_link_options(tutti_torch INTERFACE -Wl,--no-as-needed)
-# Pulls tutti/core/tiles_at_start.cpp and tutti/trainer/cpu/onednn_at_start.cpp out of their libraries into every program with torch.
-target_link_options(tutti_torch INTERFACE -Wl,-u,tutti_keeps_off_broken_tiles -Wl,-u,tutti_keeps_to_onednn_limit)
+# Pulls tutti/core/tiles_at_start.cpp and tutti/trainer/cpu/*_at_start.cpp out of their libraries into every program with torch.
+target_link_options(tutti_torch INTERFACE -Wl,-u,tutti_keeps_off_broken_tiles -Wl,-u,tutti_keeps_to_onednn_limit
+                    -Wl,-u,tutti_sums_bf16_in_float32)
 foreach(lib torch torch_cpu c10)
   find_library(torch_${lib}_so ${lib} PATHS ${torch_lib} NO_DEFAULT_PATH REQUIRED)
   target_link_libraries(tutti_torch INTERFACE ${torch_${lib}_so})

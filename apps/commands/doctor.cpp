@@ -148,6 +148,7 @@ Json machine() {
   return {{"cores", std::thread::hardware_concurrency()},
           {"amx", {{"shown", tiles.shown}, {"fault", tile_fault(tiles)}}},
           {"onednn_limit", onednn_limit()},
+          {"onednn_bf16", onednn_does_bf16()},
           {"memory_bytes", bytes(info.totalram)},
           {"free_bytes", bytes(info.freeram + info.bufferram)}};
 }
@@ -156,11 +157,17 @@ Json machine() {
 std::string bf16_line(const Json& machine) {
   const std::string limit = machine["onednn_limit"], fault = machine["amx"]["fault"];
   const bool shown = machine["amx"]["shown"];
-  const std::string unit = !shown          ? "no tile unit (AMX)"
-                           : fault.empty() ? "tile unit (AMX)"
-                                           : "AMX shown, but " + fault;
-  if (!limit.empty()) return fmt::format("{}; {} stands", unit, limit);
-  return fault.empty() ? unit : unit + ": programs limit oneDNN to AVX-512";
+  std::string line = !shown          ? "no tile unit (AMX)"
+                     : fault.empty() ? "tile unit (AMX)"
+                                     : "AMX shown, but " + fault;
+  if (!limit.empty())
+    line += fmt::format("; {} stands", limit);
+  else if (!fault.empty())
+    line += ": programs limit oneDNN to AVX-512";
+  // Slower, not less exact (tutti/trainer/cpu/bf16_at_start.cpp).
+  return line + (machine["onednn_bf16"].get<bool>()
+                     ? "; products by oneDNN, summed in float32"
+                     : "; products summed in float32, without oneDNN");
 }
 
 // What submits for an env, and the question that only a scheduler that is up can answer.

@@ -87,6 +87,15 @@ bool onednn_limit_excludes_bf16() {
   return value.starts_with("SSE") || value == "AVX" || value.starts_with("AVX2");
 }
 
+bool onednn_does_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && !onednn_limit_excludes_bf16();
+#else
+  return false;
+#endif
+}
+
 void keep_off_broken_tiles() {
   if (!onednn_limit().empty() || tile_fault(look_at_tiles()).empty()) return;
   ::setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", 1);

@@ -26,6 +26,9 @@ std::string onednn_limit();
 // Whether that limit is of a processor on which oneDNN computes no bf16. torch looks at the processor only and asks it all the same.
 bool onednn_limit_excludes_bf16();
 
+// Whether oneDNN multiplies bf16 on this machine: the processor has the AVX-512 that torch asks for, and no limit excludes it.
+bool onednn_does_bf16();
+
 // Limits oneDNN to AVX-512 with bf16 where the unit cannot be used. A limit of the user's stands.
 // To be called before the first torch operation.
 void keep_off_broken_tiles();
