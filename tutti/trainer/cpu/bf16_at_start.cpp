@@ -9,6 +9,8 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include <optional>
+
 #include "tutti/core/tiles.h"
 #include "tutti/trainer/torch_version.h"
 
@@ -17,6 +19,11 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+using MaybeTensor = std::optional<Tensor>;
+#else
+using MaybeTensor = c10::optional<Tensor>;
+#endif
 
 bool onednn_takes_bf16() {
   static const bool kCan = onednn_does_bf16();
@@ -35,11 +42,11 @@ bool is_our_convolution(const Tensor& input, const Tensor& weight, bool transpos
   return are_bf16(input, weight) && (transposed || !onednn_takes_bf16());
 }
 
-Tensor convolution(const Tensor& input, const Tensor& weight, const c10::optional<Tensor>& bias,
+Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor& bias,
                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                    bool transposed, at::IntArrayRef output_padding, std::int64_t groups,
                    bool benchmark, bool deterministic, bool cudnn, bool tf32) {
-  const auto compute = [&](const Tensor& x, const Tensor& w, const c10::optional<Tensor>& b) {
+  const auto compute = [&](const Tensor& x, const Tensor& w, const MaybeTensor& b) {
     return at::compositeexplicitautograd::_convolution(x, w, b, stride, padding, dilation,
                                                        transposed, output_padding, groups,
                                                        benchmark, deterministic, cudnn, tf32);
