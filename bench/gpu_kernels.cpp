@@ -17,6 +17,7 @@
 #include "tutti/speech/frontend/log_mel.h"
 #include "tutti/speech/kernels/few_rows.h"
 #include "tutti/speech/kernels/fused.h"
+#include "tutti/speech/kernels/input_conv.h"
 #include "tutti/speech/kernels/relative_attention.h"
 #include "tutti/speech/kernels/smoothed_loss.h"
 #include "tutti/speech/models/step_graph.h"
@@ -332,6 +333,30 @@ void signal_kernels() {
   });
 }
 
+// The first convolution of the input layer: 80 bins to 256 channels of 39.
+void input_kernels() {
+  const cuda::InputConvSize size{
+      .batch = 128, .frames = 1481, .bins = 80, .channels = 256, .stride = 2};
+  const Tensor x = torch::randn({size.batch, size.frames, size.bins}, floats()),
+               w = torch::randn({size.channels, 9}, floats()),
+               bias = torch::randn({size.channels}, floats());
+  const Tensor y = torch::empty({size.batch, size.out_frames(), size.out_bins(), size.channels},
+                                halves()),
+               g = torch::randn_like(y);
+  const Tensor workspace = torch::empty({cuda::input_conv_workspace(size)}, floats()),
+               grads = torch::empty({10 * size.channels}, floats());
+  const double outputs = static_cast<double>(y.numel()), inputs = static_cast<double>(x.numel());
+  report("first convolution + ReLU", 2 * outputs + 4 * inputs, 18 * outputs, [&](int) {
+    cuda::input_conv_relu(x.data_ptr<float>(), w.data_ptr<float>(), bias.data_ptr<float>(), kType,
+                          y.data_ptr(), size, stream_of(x));
+  });
+  report("its gradients", 4 * outputs + 4 * inputs, 18 * outputs, [&](int) {
+    cuda::input_conv_relu_back(x.data_ptr<float>(), kType, g.data_ptr(), y.data_ptr(),
+                               workspace.data_ptr<float>(), grads.data_ptr<float>(), size,
+                               stream_of(x));
+  });
+}
+
 // 38.5 M parameters in 600 tensors.
 void update_kernels() {
   namespace update = tutti::trainer::cuda;
@@ -366,6 +391,7 @@ int main() {
   training_kernels();
   attention_kernels();
   signal_kernels();
+  input_kernels();
   update_kernels();
   return 0;
 }

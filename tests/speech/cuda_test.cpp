@@ -144,5 +144,30 @@ TEST_F(SpeechCuda, RecordedStepsFindTheHypothesesOfTheCpu) {
       }
 }
 
+// One model decodes batch after batch: steps that were recorded for one serve the next, which is
+// shorter, of one length, or longer than all before.
+TEST_F(SpeechCuda, RecordedStepsServeBatchesOfOtherLengths) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor memory = torch::randn({6, 200, 32});
+  AsrModel on_cpu = make_search_model(), on_gpu = make_search_model();
+  on_gpu->to(torch::kCUDA);
+  const BeamSearchOptions options{
+      .beam_size = 4, .ctc_weight = 0, .penalty = 1.5, .maxlenratio = -20};
+  for (const Lengths& lengths :
+       {Lengths{120, 80, 44, 90, 99, 100}, Lengths{100, 99, 98, 97, 96, 30},
+        Lengths{97, 97, 97, 97, 97, 97}, Lengths{70, 60, 50, 65, 66, 67},
+        Lengths{200, 60, 50, 65, 66, 67}, Lengths{100, 1, 98, 2, 96, 30}}) {
+    SCOPED_TRACE(lengths[0]);
+    const torch::Tensor frames = memory.narrow(1, 0, lengths[0]);
+    const auto expected = BeamSearch(search_model(on_cpu), options).decode(frames, lengths),
+               got = BeamSearch(search_model(on_gpu), options)
+                         .decode(frames.to(torch::kCUDA), lengths);
+    for (std::size_t u = 0; u < expected.size(); ++u) {
+      EXPECT_EQ(got[u].nbest.at(0).tokens, expected[u].nbest.at(0).tokens) << u;
+      EXPECT_NEAR(got[u].nbest[0].score, expected[u].nbest[0].score, 1e-2) << u;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::speech

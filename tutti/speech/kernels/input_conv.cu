@@ -11,7 +11,7 @@ constexpr int kLanes = 32;       // threads along channels, each with a pack of 
 constexpr int kWarps = 8;        // threads along positions
 constexpr int kTileFrames = 16;  // frames of the output made from one tile of features
 constexpr int kTaps = 9;
-constexpr int kMaxParts = 264;      // partial sums: two blocks for each processor of a large GPU
+constexpr int kMaxParts = 264;  // blocks of a convolution: two for each processor of a large GPU
 constexpr int kMaxRowParts = 1056;  // the same for a kernel with fewer registers
 
 // Where a warp is in a tile of the output, whose positions (t, f) follow each other in memory.
@@ -37,45 +37,52 @@ __device__ void load_features(const float* x, float* tile, int first, int stride
     tile[i] = i < there ? x[static_cast<std::int64_t>(begin) * bins + i] : 0.0F;
 }
 
+// A block goes through every gridDim.x-th tile of the batch: so it fetches its taps once, which lie far
+// apart, and not for every tile.
 template <class Y, int P>
 __global__ void __launch_bounds__(kLanes* kWarps, 2)
     convolve_relu(const float* __restrict__ x, const float* __restrict__ w,
-                  const float* __restrict__ bias, Y* __restrict__ y, int frames, int bins,
-                  int out_frames, int out_bins, int channels, int stride) {
+                  const float* __restrict__ bias, Y* __restrict__ y, int batch, int frames,
+                  int bins, int out_frames, int out_bins, int channels, int stride) {
   extern __shared__ float tile[];
-  const int first = blockIdx.x * kTileFrames;
-  const std::int64_t utterance = blockIdx.z;
-  load_features(x + utterance * frames * bins, tile, first, stride, frames, bins);
-  __syncthreads();
   const int channel = (blockIdx.y * kLanes + threadIdx.x) * P;
-  if (channel >= channels) return;
-  float taps[kTaps][P], start[P];
+  const int tiles = (out_frames + kTileFrames - 1) / kTileFrames;
+  float taps[kTaps][P] = {}, start[P] = {};
+  if (channel < channels)
 #pragma unroll
-  for (int i = 0; i < P; ++i) {
-    start[i] = bias[channel + i];
+    for (int i = 0; i < P; ++i) {
+      start[i] = bias[channel + i];
 #pragma unroll
-    for (int k = 0; k < kTaps; ++k) taps[k][i] = w[(channel + i) * kTaps + k];
-  }
-  const int count = min(kTileFrames, out_frames - first) * out_bins;
-  Y* to = y + ((utterance * out_frames + first) * out_bins + threadIdx.y) * channels + channel;
-  Position at(threadIdx.y, out_bins);
-  for (int n = threadIdx.y; n < count; n += kWarps) {
-    const float* window = tile + (at.frame * bins + at.bin) * stride;
-    float sums[P];
-#pragma unroll
-    for (int i = 0; i < P; ++i) sums[i] = start[i];
-#pragma unroll
-    for (int k = 0; k < kTaps; ++k) {
-      const float value = window[k / 3 * bins + k % 3];
-#pragma unroll
-      for (int i = 0; i < P; ++i) sums[i] = fmaf(taps[k][i], value, sums[i]);
+      for (int k = 0; k < kTaps; ++k) taps[k][i] = w[(channel + i) * kTaps + k];
     }
-    // Not fmaxf: what is not a number stays so, and somebody sees it.
+  for (int unit = blockIdx.x; unit < batch * tiles; unit += gridDim.x) {
+    const int first = unit % tiles * kTileFrames;
+    const std::int64_t utterance = unit / tiles;
+    __syncthreads();  // the tile before may still be in use
+    load_features(x + utterance * frames * bins, tile, first, stride, frames, bins);
+    __syncthreads();
+    if (channel >= channels) continue;
+    const int count = min(kTileFrames, out_frames - first) * out_bins;
+    Y* to = y + ((utterance * out_frames + first) * out_bins + threadIdx.y) * channels + channel;
+    Position at(threadIdx.y, out_bins);
+    for (int n = threadIdx.y; n < count; n += kWarps) {
+      const float* window = tile + (at.frame * bins + at.bin) * stride;
+      float sums[P];
 #pragma unroll
-    for (int i = 0; i < P; ++i) sums[i] = sums[i] < 0 ? 0 : sums[i];
-    write_pack<P>(to, sums);
-    to += static_cast<std::int64_t>(kWarps) * channels;
-    at.advance(out_bins);
+      for (int i = 0; i < P; ++i) sums[i] = start[i];
+#pragma unroll
+      for (int k = 0; k < kTaps; ++k) {
+        const float value = window[k / 3 * bins + k % 3];
+#pragma unroll
+        for (int i = 0; i < P; ++i) sums[i] = fmaf(taps[k][i], value, sums[i]);
+      }
+      // Not fmaxf: what is not a number stays so, and somebody sees it.
+#pragma unroll
+      for (int i = 0; i < P; ++i) sums[i] = sums[i] < 0 ? 0 : sums[i];
+      write_pack<P>(to, sums);
+      to += static_cast<std::int64_t>(kWarps) * channels;
+      at.advance(out_bins);
+    }
   }
 }
 
@@ -97,7 +104,7 @@ __device__ void add_warps(const float (&values)[K][P], float* shared) {
   __syncthreads();
 }
 
-// A block goes through every gridDim.x-th tile of the batch; its sums become one row of `partial`.
+// Tiles as above; a block's sums become one row of `partial`.
 template <class Y, int P>
 __global__ void __launch_bounds__(kLanes* kWarps, 2)
     correlate_relu(const float* __restrict__ x, const Y* __restrict__ g, const Y* __restrict__ y,
@@ -262,13 +269,12 @@ void input_conv_relu(const float* x, const float* w, const float* bias, Number y
   with_pack(y_type, size.channels, [&](auto* pointer, auto pack) {
     using Y = std::remove_pointer_t<decltype(pointer)>;
     constexpr int kPack = decltype(pack)::value;
-    const dim3 grid(parts(size.out_frames(), kTileFrames), parts(size.channels, kLanes * kPack),
-                    static_cast<unsigned>(size.batch));
+    const dim3 grid(conv_parts(size), parts(size.channels, kLanes * kPack));
     allow_shared(convolve_relu<Y, kPack>, bytes);
     convolve_relu<Y, kPack><<<grid, dim3(kLanes, kWarps), bytes, stream>>>(
-        x, w, bias, static_cast<Y*>(y), static_cast<int>(size.frames), static_cast<int>(size.bins),
-        static_cast<int>(size.out_frames()), static_cast<int>(size.out_bins()),
-        static_cast<int>(size.channels), size.stride);
+        x, w, bias, static_cast<Y*>(y), static_cast<int>(size.batch), static_cast<int>(size.frames),
+        static_cast<int>(size.bins), static_cast<int>(size.out_frames()),
+        static_cast<int>(size.out_bins()), static_cast<int>(size.channels), size.stride);
   });
   check_launch("input_conv_relu");
 }

@@ -14,8 +14,16 @@ namespace tutti::speech {
 namespace {
 
 constexpr std::size_t kMaxKept = 8;
-constexpr std::int64_t kFrameStep = 64;   // of what few hypotheses look at
-constexpr std::int64_t kShortPrompt = 8;  // is read token by token, by recorded steps
+constexpr std::int64_t kFrameStep = 64;    // of what few hypotheses look at
+constexpr std::int64_t kShortPrompt = 8;   // is read token by token, by recorded steps
+constexpr std::int64_t kLeastFrames = 64;  // that a batch of unlike lengths looks at
+
+// The next power of two, or three quarters of it: one of few numbers.
+std::int64_t coarsely_up(std::int64_t frames) {
+  std::int64_t power = kLeastFrames;
+  while (power < frames) power *= 2;
+  return frames <= power / 4 * 3 && power > kLeastFrames ? power / 4 * 3 : power;
+}
 
 gpu::StepLinear weights_of(const Linear& linear) { return {linear->weight, linear->bias}; }
 gpu::StepNorm weights_of(const LayerNorm& norm) { return {norm->weight, norm->bias, norm->eps()}; }
@@ -238,9 +246,14 @@ DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,
   const std::int64_t utterances = memory_UTD.size(0), heads = settings_.attention_heads;
   const bool few = memory_UTD.is_cuda() && utterances * beam <= gpu::kMostStepRows &&
                    gpu::can_step_few_rows(step_weights());
-  // Few hypotheses look at one of few numbers of frames, so that their recorded steps fit again.
-  const std::int64_t frames =
-      few ? (memory_UTD.size(1) + kFrameStep - 1) / kFrameStep * kFrameStep : memory_UTD.size(1);
+  // A search looks at one of few numbers of frames, so that recorded steps fit again: recording one
+  // takes longer than many steps. Windows are of one length anyway, and need no mask.
+  const std::int64_t given = memory_UTD.size(1);
+  const bool alike = std::all_of(memory_lengths.begin(), memory_lengths.end(),
+                                 [&](std::int64_t length) { return length == given; });
+  const std::int64_t frames = few ? (given + kFrameStep - 1) / kFrameStep * kFrameStep
+                              : memory_UTD.is_cuda() && !alike ? coarsely_up(given)
+                                                               : given;
   const torch::Tensor memory_bias = key_bias(memory_lengths, frames, memory_UTD.options());
   DecoderCache cache = take_kept({utterances, frames, beam, capacity, few}, memory_bias);
   if (!cache.memory_kv.defined()) {
@@ -249,12 +262,13 @@ DecoderCache TransformerDecoderImpl::start(const torch::Tensor& memory_UTD,
     cache.memory_kv =
         torch::empty({settings_.num_blocks, 2, utterances, heads, frames, settings_.size / heads},
                      memory_UTD.options());
-    if (few) cache.memory_kv.zero_();  // what is past the end must be a number
     cache.memory_bias = memory_bias;
     cache.self_kv = torch::zeros({settings_.num_blocks, 2, utterances * beam, heads,
                                   std::max<std::int64_t>(capacity, 1), settings_.size / heads},
                                  memory_UTD.options());
   }
+  // What is past the end is hidden, and must be a number.
+  if (frames > given) cache.memory_kv.narrow(4, given, frames - given).zero_();
   for (std::size_t i = 0; i < layers_.size(); ++i)
     layers_[i]->project_memory(memory_UTD, cache.memory_kv[static_cast<std::int64_t>(i)]);
   return cache;
