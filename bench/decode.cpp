@@ -30,6 +30,7 @@
 #include "tutti/core/text.h"
 #include "tutti/speech/decoding/asr_search.h"
 #include "tutti/speech/espnet/flat_config.h"
+#include "tutti/speech/models/attention.h"
 #include "tutti/speech/models/model_config.h"
 #include "tutti/trainer/cpu/processor.h"
 
@@ -154,7 +155,9 @@ int run(bench::Options args) {
       if (!line.empty()) seconds.push_back(std::stod(line));
     if (seconds.empty()) throw DataError(args["lengths"] + ": no lengths in it");
   }
-  if (device.is_cpu()) trainer::keep_freed_memory();  // as a recogniser does
+  // As a recogniser does.
+  if (device.is_cpu()) trainer::keep_freed_memory();
+  attend_without_plans();
   const torch::NoGradGuard no_grad;
   torch::manual_seed(0);
   AsrModel model(Build{device},

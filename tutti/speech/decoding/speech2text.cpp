@@ -19,6 +19,7 @@
 #include "tutti/speech/decoding/ctc_search.h"
 #include "tutti/speech/decoding/device_name.h"
 #include "tutti/speech/decoding/owsm_search.h"
+#include "tutti/speech/models/attention.h"
 #include "tutti/trainer/out_of_memory.h"
 
 namespace tutti::speech {
@@ -99,6 +100,7 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
     options_.beam_size = model_->settings().vocab_size;
   }
   const torch::ScalarType dtype = parse_dtype(options_.dtype);
+  attend_without_plans();
   model_->eval();
   model_->to(device_);
   // The frontend and the statistics stay in float32: the encoder takes its features in its own

@@ -9,6 +9,7 @@
 #include "tutti/speech/ops/fused.h"
 #include "tutti/speech/ops/gpu/cuda_ops.h"
 #include "tutti/speech/ops/gpu/relative_attention.h"
+#include "tutti/trainer/torch_version.h"
 
 namespace tutti::speech {
 
@@ -68,6 +69,12 @@ torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch
   torch::Tensor weights = torch::softmax(scores, -1, torch::kFloat32);
   weights = apply_dropout(weights, dropout_rate, true).to(v.scalar_type());
   return torch::matmul(weights, v);
+#endif
+}
+
+void attend_without_plans() {
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  at::globalContext().setSDPUseCuDNN(false);
 #endif
 }
 

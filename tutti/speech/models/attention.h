@@ -36,6 +36,10 @@ torch::Tensor causal_bias(std::int64_t length, std::int64_t past, const torch::T
 torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                      const torch::Tensor& bias, double dropout_rate);
 
+// For decoding, where nearly every batch has a shape of its own: attend() leaves cuDNN alone, which makes a
+// plan for each shape, for longer than a batch takes. A setting of the whole process.
+void attend_without_plans();
+
 // What every layer of an encoder needs to know about the batch.
 struct BatchContext {
   Lengths lengths;

@@ -9,8 +9,8 @@
 namespace tutti::systems {
 
 ReadAhead::ReadAhead(Read read) : read_(std::move(read)) {
-  // Enough for the fastest GPU (500 files a second); more would only take turns at the disk.
-  for (std::size_t t = 0; t < threads_at_most(8); ++t) threads_.emplace_back([this] { work(); });
+  // A small model on a fast GPU hears 2,000 files a second, and a FLAC file takes some milliseconds to read.
+  for (std::size_t t = 0; t < threads_at_most(16); ++t) threads_.emplace_back([this] { work(); });
 }
 
 ReadAhead::~ReadAhead() {
