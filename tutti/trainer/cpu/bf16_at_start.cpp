@@ -1,15 +1,13 @@
-// Products of bf16 tensors on a CPU are summed in float32 and rounded once. oneDNN does so; what torch does not give to it, it
-// computes by itself. libtorch 1.13 then sums in bf16, with ten times the error: everything on a processor without AVX-512, and
-// small products anywhere. Every libtorch sums the gradient of a convolution's weight over the batch in bf16. Here both are computed
-// with float32 copies. These are kernels of torch's CPU backend, so autograd and autocast above them stay as they are.
+// bf16 on a CPU: products are summed in float32 and rounded once, on every processor. oneDNN does so. What libtorch does not give to
+// oneDNN, it computes itself and sums in bf16, with up to ten times the error: 1.13 all products on a processor without AVX-512 and
+// small ones anywhere; 2.x still a convolution's gradients without AVX-512. Here these are computed with float32 copies. They are
+// kernels of torch's CPU backend, so autograd and autocast above them stay as they are.
 // As tutti/core/tiles_at_start.cpp: programs with torch take it out of the library (cmake/TuttiTorch.cmake).
 #include <ATen/CPUFunctions.h>
 #include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <ATen/Context.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
-
-#include <optional>
 
 #include "tutti/core/tiles.h"
 #include "tutti/trainer/torch_version.h"
@@ -19,7 +17,7 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
-#if TUTTI_TORCH_AT_LEAST(2, 4)
+#if TUTTI_TORCH_AT_LEAST(2, 6)
 using MaybeTensor = std::optional<Tensor>;
 #else
 using MaybeTensor = c10::optional<Tensor>;
@@ -77,7 +75,7 @@ TORCH_LIBRARY_IMPL(aten, CPU, library) {
 }
 
 #if !TUTTI_TORCH_AT_LEAST(2, 0)
-// Whether torch would sum in bf16. It gives products of at most 16 x 16 x 16 to nobody.
+// Whether torch would sum in bf16. Products of at most 16 x 16 x 16 never go to oneDNN.
 bool is_ours(const Tensor& a, const Tensor& b) {
   if (!are_bf16(a, b)) return false;
   return !onednn_takes_bf16() || a.numel() * (b.dim() > 1 ? b.size(-1) : 1) <= 16 * 16 * 16;
