@@ -24,6 +24,9 @@ def _stop(wanted, wake):
         pid = luck.choice(pids)
         if not machine.send(pid, signal.SIGSTOP):
             return None
+        if machine.role(pid) != wanted:  # it was about to become an item, and one that stands still is nobody's to find out
+            machine.send(pid, signal.SIGCONT)
+            return None
         # One that stands still is found out by its silence. If all did, the run would be suspended, and not dead.
         others = any(machine.stands_still(other) for other in run.stopped)
         run.stopped.append(pid)
