@@ -58,6 +58,11 @@ std::size_t take_jobs_out_of_queue(const std::string& folder) {
   parallel::ShortPatience scheduler;
   const auto jobs = parallel::cancel_left_over(std::filesystem::absolute(folder), scheduler);
   if (!jobs.left.empty()) refuse_to_say_stopped(folder, jobs.left);
+  if (jobs.unknown)
+    throw SchedulerError(
+        fmt::format("{}: nobody could be asked whether jobs of its driver are in the queue",
+                    folder),
+        "give the same command again");
   return jobs.found;
 }
 

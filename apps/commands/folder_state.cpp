@@ -14,6 +14,7 @@
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/folder/last_words.h"
 #include "tutti/parallel/folder/run_folder.h"
+#include "tutti/parallel/run/job_record.h"
 #include "tutti/parallel/wire/log_tail.h"
 #include "tutti/parallel/worker/item_file.h"
 
@@ -143,6 +144,9 @@ Json state_of(const std::filesystem::path& folder, CommandRunner* scheduler, Fol
   if (!holder.alive) {
     if (state["state"] == "died") state.update(parallel::read_last_words(folder));
     add_async(folder, scheduler, watch != nullptr ? &watch->workers : nullptr, state);
+    if (hidden) return state;
+    const auto jobs = parallel::JobRecord::read(std::filesystem::absolute(folder)).job_ids;
+    if (!jobs.empty()) state["jobs_left"] = jobs;
     return state;
   }
   state["driver"] = {{"host", holder.host}, {"pid", holder.pid}, {"since", holder.since}};

@@ -14,7 +14,8 @@
 namespace tutti::apps {
 
 // state ("queued", "running", "stopped", "done", "died"), items, ok, failed, failures (as
-// failed_items), and while it runs: driver and live, or async. Throws DataError when the folder is not one of ours.
+// failed_items), and while it runs: driver and live, or async; without a driver, what it has noted of its jobs: jobs_left.
+// Throws DataError when the folder is not one of ours.
 // Of another user's run, what is known to all, and owner.
 // `scheduler`: asked where only it can tell; null: it is not.
 Json folder_state(const std::filesystem::path& folder, CommandRunner* scheduler = nullptr);

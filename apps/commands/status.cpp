@@ -10,6 +10,7 @@
 #include "apps/commands/folder_state.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 #include "tutti/core/units.h"
 
 namespace tutti::apps {
@@ -99,6 +100,9 @@ int run_status(int argc, char** argv) {
   } else if (state.contains("live")) {
     print_live(state["live"]);
   }
+  if (state.contains("jobs_left"))
+    std::printf("jobs may still be in the queue: %s; tutti cancel takes them out\n",
+                join(state["jobs_left"].get<std::vector<std::string>>(), " ").c_str());
   const std::string word = state.value("state", "");
   if (is_over(state) && (word == "stopped" || word == "died"))
     std::printf("the same command goes on with what is left\n");

@@ -276,7 +276,12 @@ class Slurm(Scheduled):
         return dict(super().env(), **self.bed.env())
 
     def left(self):
-        """Jobs that a driver could not cancel (a dead one, or there was nobody to ask) find their run over, and end."""
+        """Jobs that a driver could not cancel (a dead one, or there was nobody to ask) find their run over, and end. Held ones do not:
+        where a run has said that it may have left some, this does what its user is told to do."""
+        if os.path.exists(os.path.join(self.out, ".tutti", "jobs.json")):
+            done = subprocess.run([TUTTI, "cancel", self.out], env=self.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.returncode != 0:
+                return f"tutti cancel ended with {done.returncode}: {done.stderr}"
         end = time.monotonic() + 90
         while (jobs := self.bed.queue()) != [] and time.monotonic() < end:
             self.bed.hurry()

@@ -120,5 +120,45 @@ TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
   EXPECT_THAT(log, ElementsAre("cancel all"));
 }
 
+// A controller that is down at the beginning is back at the end, or later.
+TEST(BackendThread, WhatAKilledDriverLeftIsTriedAgainAtTheEndAndNotForgotten) {
+  for (const bool back_at_the_end : {true, false}) {
+    const TempFolder folder;
+    make_folders(folder.path() / ".tutti");
+    std::filesystem::permissions(folder.path() / ".tutti", std::filesystem::perms::owner_all);
+    class Slurm final : public CommandRunner {
+     public:
+      CommandResult run(const Command& command) override {
+        CommandResult result;
+        result.exit_code = down ? 1 : 0;
+        result.err = down ? "Unable to contact slurm controller" : "";
+        if (command.argv.front() == "squeue" && !down) result.out = "17|/somewhere/job.sh\n";
+        if (command.argv.front() == "scancel") ++(down ? failed : done);
+        return result;
+      }
+      std::atomic<bool> down{true};
+      std::atomic<int> failed{0};
+      std::atomic<int> done{0};
+    } slurm;
+    JobRecord record{.life = "0badc0de", .job_ids = {"17"}};
+    record.settings.env = "slurm";
+    record.settings.options = config::parse_yaml("{cores: 1, memory: 1GB}", "test.yaml");
+    record.write(folder.path());
+    std::vector<std::string> log;
+    Mailbox mailbox;
+    {
+      BackendThread backend(
+          [&](CommandRunner& runner) { return std::make_unique<Hanging>(runner, log); }, slurm,
+          mailbox, {.run_folder = folder.path(), .life = "600d", .keep_record = true});
+      EXPECT_TRUE(wait_until([&] { return slurm.failed > 0; }));
+      slurm.down = !back_at_the_end;
+    }
+    EXPECT_EQ(slurm.done > 0, back_at_the_end);
+    const JobRecord left = JobRecord::read(folder.path());
+    EXPECT_EQ(left.life, back_at_the_end ? "" : "0badc0de");
+    EXPECT_EQ(left.job_ids.size(), back_at_the_end ? 0U : 1U);
+  }
+}
+
 }  // namespace
 }  // namespace tutti::parallel

@@ -21,16 +21,18 @@ namespace tutti::parallel {
 
 namespace fs = std::filesystem;
 
-// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.timeout, N.script. Files in $D change how the
-// commands behave: `pending` (jobs do not start), `hold` (task 1 does not), `hang`, `lie`, `garbage` (of
-// squeue), `hang_scancel`, `refuse` (what sbatch then says), `timelimit` (seconds after which jobs are killed), `reason` (why jobs wait).
+// Jobs are files in $D: N.pid (runs), N.pending, N.cancelled, N.timeout, N.script, N.launching (its node stands still),
+// N.stays (cancelled is cancelled). Files in $D change how the commands behave: `pending` (jobs do not start), `hold`
+// (task 1 does not), `still` (its node does not answer; it wakes when the job is cancelled), `hang`, `lie`, `garbage` (of
+// squeue), `hang_scancel`, `fail_scancel`, `refuse` (what sbatch then says), `timelimit` (seconds after which jobs are killed), `reason` (why jobs wait).
 inline constexpr char kSbatch[] = R"sh(#!/bin/bash
 for script; do :; done
 if [ -e "$D"/refuse ]; then cat "$D"/refuse >&2; exit 1; fi
 id=$(($(cat "$D"/next 2>/dev/null || echo 100) + 1)); echo $id >"$D"/next
 start() {
   echo "$script" >"$D"/$1.script
-  case $1 in *_1) [ -e "$D"/hold ] && { touch "$D"/$1.pending; return; };; esac
+  case $1 in *_1) [ -e "$D"/hold ] && { touch "$D"/$1.pending; return; }
+    [ -e "$D"/still ] && { touch "$D"/$1.launching; return; };; esac
   if [ -e "$D"/pending ]; then touch "$D"/$1.pending; return; fi
   err=$(sed -n "s/^#SBATCH -e //p" "$script" | sed "s/%A_%a\|%j/$1/; s/^[\"']//; s/[\"']$//")
   setsid bash "$script" </dev/null >"$D"/$1.log 2>"$err" &
@@ -56,6 +58,7 @@ for script in "$D"/*.script; do
   job=${script%.script}; id=${job##*/}; state=FAILED
   [ -e "$job".cancelled ] && state=CANCELLED
   [ -e "$job".timeout ] && state=TIMEOUT
+  [ -e "$job".launching ] && state=RUNNING
   [ -e "$job".pending ] && state=PENDING
   [ -e "$job".pid ] && [ ! -e "$job".cancelled ] && kill -0 $(cat "$job".pid) 2>/dev/null && state=RUNNING
   [ -e "$D"/lie ] && { touch "$D"/seen; state=FAILED; }
@@ -67,11 +70,23 @@ done
 )sh";
 inline constexpr char kScancel[] = R"sh(#!/bin/bash
 if [ -e "$D"/hang_scancel ]; then touch "$D"/scancel_hangs; exec sleep 1000; fi
+if [ -e "$D"/fail_scancel ]; then touch "$D"/scancel_fails; echo 'scancel: error: no' >&2; exit 1; fi
 for id; do
   touch "$D"/$id.cancelled; rm -f "$D"/$id.pending
+  if [ -e "$D"/$id.launching ]; then
+    rm "$D"/$id.launching
+    [ -e "$D"/$id.stays ] || { echo 'launch failed requeued held' >"$D"/reason; touch "$D"/$id.pending; }
+  fi
   [ -e "$D"/$id.pid ] && kill -TERM -- -$(cat "$D"/$id.pid) 2>/dev/null
 done
 exit 0
+)sh";
+// As the real one it takes one job, or tasks of one array: 7, 7_1 or 7_0,1.
+inline constexpr char kScontrol[] = R"sh(#!/bin/bash
+[ "$1" = update ] && [ "$3" = Requeue=0 ] || exit 1
+[[ "$2" =~ ^JobId=([0-9]+)(_([0-9]+(,[0-9]+)*))?$ ]] || { echo "Invalid job id specified: $2" >&2; exit 1; }
+[ -n "${BASH_REMATCH[2]}" ] || touch "$D"/${BASH_REMATCH[1]}.stays
+for task in ${BASH_REMATCH[3]//,/ }; do touch "$D"/${BASH_REMATCH[1]}_$task.stays; done
 )sh";
 
 class Scheduler : public ::testing::Test {
@@ -81,7 +96,8 @@ class Scheduler : public ::testing::Test {
     script("sbatch", kSbatch);
     script("squeue", kSqueue);
     script("scancel", kScancel);
-    for (const char* name : {"sacct", "scontrol"}) script(name, "#!/bin/sh\nexit 1\n");
+    script("scontrol", kScontrol);
+    script("sacct", "#!/bin/sh\nexit 1\n");
     fs::create_directories(state_);
   }
   ~Scheduler() override {

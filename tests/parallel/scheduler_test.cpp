@@ -11,6 +11,7 @@ namespace tutti::parallel {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using trial::wait_until;
@@ -242,6 +243,65 @@ TEST_F(Scheduler, AJobThatANodeCouldNotStartIsTakenOutOfTheQueueAndReplaced) {
   EXPECT_TRUE(wait_until([&] { return num_submissions() > 1; })) << story();
   ::kill(driver.pid(), SIGTERM);
   EXPECT_EQ(driver.wait().exit_code, 85) << story();
+}
+
+// Slurm hears of a failed launch from a node that stood still, and puts the job back though it was cancelled meanwhile.
+TEST_F(Scheduler, AJobWhoseNodeStandsStillDoesNotComeBackAfterTheRun) {
+  behave("still");
+  const auto result = run(command(20, 2, "echo {}"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(num_ok(), 20U);
+  EXPECT_TRUE(fs::exists(state_ / "101_1.cancelled")) << result.err;
+  EXPECT_FALSE(fs::exists(state_ / "101_1.pending")) << "it is held in the queue for ever";
+}
+
+TEST_F(Scheduler, AJobWhoseNodeStandsStillDoesNotComeBackAfterItsDriverWasKilled) {
+  behave("still");
+  Process driver = start(command(100000, 2, "sleep 0.05; echo {}"));
+  ASSERT_TRUE(wait_until([&] { return num_ok() > 0; })) << story();
+  ::kill(driver.pid(), SIGKILL);
+  driver.wait();
+  const auto cancel = run(about_run({"cancel"}));
+  EXPECT_EQ(cancel.exit_code, 0) << cancel.err;
+  EXPECT_TRUE(fs::exists(state_ / "101_1.cancelled")) << cancel.err;
+  EXPECT_FALSE(fs::exists(state_ / "101_1.pending"));
+}
+
+// It is reported once and replaced, but stays ours until it is out of the queue.
+TEST_F(Scheduler, AHeldJobThatCouldNotBeCancelledIsTriedAgain) {
+  behave("hold");
+  behave("fail_scancel");
+  write_file_atomic(state_ / "reason", "launch failed requeued held");
+  Process driver = start(command(100000, 2, "sleep 0.05; echo {}"));
+  ASSERT_TRUE(happens("scancel_fails")) << story();
+  behave_again("fail_scancel");
+  EXPECT_TRUE(happens("101_1.cancelled")) << story();
+  ::kill(driver.pid(), SIGTERM);
+  EXPECT_EQ(driver.wait().exit_code, 85) << story();
+}
+
+// The work is done; what is in the queue is said, and the next command there takes it out.
+TEST_F(Scheduler, WhatADoneRunCouldNotCancelIsSaidAndTakenOutByTheNextCommand) {
+  for (const bool by_map : {false, true}) {
+    fs::remove_all(out_);
+    fs::remove_all(state_);
+    fs::create_directories(state_);
+    behave("hold");
+    behave("fail_scancel");
+    write_file_atomic(state_ / "reason", by_map ? "launch failed requeued held" : "Resources");
+    const auto result = run(command(20, 2, "echo {}"));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, ContainsRegex("jobs may still be in the queue: .*101_1"));
+    EXPECT_THAT(run(about_run({"status"})).out,
+                AllOf(HasSubstr("done"), ContainsRegex("jobs may still be in the queue: .*101_1.*; "
+                                                       "tutti cancel takes them out")));
+    behave_again("fail_scancel");
+    const auto next = run(by_map ? command(20, 2, "echo {}") : about_run({"cancel"}));
+    EXPECT_EQ(next.exit_code, 0) << next.err;
+    EXPECT_TRUE(fs::exists(state_ / "101_1.cancelled")) << next.out << next.err;
+    EXPECT_FALSE(fs::exists(state_ / "101_1.pending"));
+    EXPECT_THAT(run(about_run({"status"})).out, Not(HasSubstr("jobs may still")));
+  }
 }
 
 // Each job is told of a limit of 20 s, prepares to leave after 5 and is killed after 8.

@@ -313,6 +313,31 @@ TEST_F(JobQueue, WhatAnEarlierDriverLeftIsFoundByItsLife) {
   EXPECT_EQ(slurm.asked.back(), "scancel 3 5") << "noted or of its life, and still in the queue";
 }
 
+// Nobody knows what a driver had submitted that was killed before it had an answer.
+TEST_F(JobQueue, WhatAnEarlierDriverLeftIsUnknownWhenNobodyAnswers) {
+  PlayedScheduler slurm([&](const Command&) { return refuses("Unable to contact controller"); });
+  EXPECT_FALSE(
+      backend(slurm, "{cores: 1, memory: 1GB}").cancel_left_over("0badc0de", {}).all_gone());
+}
+
+TEST_F(JobQueue, JobsThatMayBeAboutToBeginDoNotComeBackOnceCancelled) {
+  PlayedScheduler slurm([&](const Command& command) {
+    if (command.argv[0] == "sbatch") return says(slurm.asked.size() == 1 ? "9\n" : "12\n");
+    return says(
+        "9_0|RUNNING|n1|None\n9_1|RUNNING|n2|None\n9_2|PENDING||None\n12|RUNNING|n1|None\n");
+  });
+  auto queue = backend(slurm, "{cores: 1, memory: 1GB}");
+  queue.submit(3);
+  queue.submit(1);
+  write_file_atomic(folder_.path() / "logs/worker-0.log", "");  // it has begun
+  queue.poll();
+  slurm.asked.clear();
+  queue.cancel();
+  EXPECT_THAT(slurm.asked,
+              ElementsAre("scontrol update JobId=12 Requeue=0",
+                          "scontrol update JobId=9_1,2 Requeue=0", "scancel 9_0 9_1 9_2 12"));
+}
+
 TEST_F(JobQueue, ASchedulerThatCannotBeAskedChangesNothing) {
   bool down = false;
   PlayedScheduler slurm([&](const Command& command) {

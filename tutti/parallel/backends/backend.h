@@ -86,6 +86,9 @@ class SchedulerUnreachable : public SchedulerError {
 struct LeftOver {
   std::size_t found = 0;
   std::vector<std::string> left;  // the log says why
+  bool unknown = false;           // no job was noted, and nobody could be asked for others
+
+  bool all_gone() const { return left.empty() && !unknown; }
 };
 
 class Backend {

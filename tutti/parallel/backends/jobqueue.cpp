@@ -290,13 +290,16 @@ bool JobQueueBackend::due() const {
   return !last_query_ || clock_.steady() - *last_query_ >= query_pause_;
 }
 
+std::filesystem::path JobQueueBackend::worker_log(int worker) const {
+  return launch_.run_folder / "logs" / fmt::format("worker-{}.log", worker);
+}
+
 void JobQueueBackend::apply(Job& job, const std::map<std::string, QueueState>& states) {
   // The worker's own log says most; a job that died before its worker left words in the job's log
   // only.
-  const int worker = job.status.worker_ids.empty() ? -1 : job.status.worker_ids.front();
-  const auto worker_log = launch_.run_folder / "logs" / fmt::format("worker-{}.log", worker);
+  const auto own = worker_log(job.status.worker_ids.empty() ? -1 : job.status.worker_ids.front());
   std::error_code none;
-  job.status.log = std::filesystem::exists(worker_log, none) ? worker_log : job.job_log;
+  job.status.log = std::filesystem::exists(own, none) ? own : job.job_log;
   const auto found = states.find(job.status.job_id);
   if (found == states.end()) {
     if (++job.times_missing == 1) job.missing_since = clock_.steady();
@@ -316,7 +319,9 @@ void JobQueueBackend::apply(Job& job, const std::map<std::string, QueueState>& s
   job.over = found->second.phase == JobPhase::kEnded || found->second.phase == JobPhase::kFailed;
 }
 
-void JobQueueBackend::ask_for_states(const std::vector<std::string>& ids) {
+void JobQueueBackend::ask_for_states(const std::vector<std::string>& jobs) {
+  std::vector<std::string> ids = jobs;
+  ids.insert(ids.end(), stuck_.begin(), stuck_.end());
   std::map<std::string, QueueState> states;
   for (std::size_t at = 0; at < ids.size(); at += kQueryBatch) {
     const auto first = ids.begin() + static_cast<std::ptrdiff_t>(at);
@@ -324,14 +329,18 @@ void JobQueueBackend::ask_for_states(const std::vector<std::string>& ids) {
         ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), at + kQueryBatch));
     states.merge(dialect_->query({first, last}, runner_));
   }
-  std::vector<std::string> stuck;
+  std::erase_if(stuck_, [&](const std::string& id) {
+    const auto state = states.find(id);
+    return state == states.end() || !state->second.in_queue();
+  });
   for (Job& job : jobs_) {
     if (job.over) continue;
     apply(job, states);
     const auto state = states.find(job.status.job_id);
-    if (state != states.end() && state->second.must_remove) stuck.push_back(job.status.job_id);
+    if (state != states.end() && state->second.must_remove) stuck_.push_back(job.status.job_id);
   }
-  if (!stuck.empty()) runner_.run(dialect_->cancel_command(options_, stuck));
+  if (!stuck_.empty() && runner_.run(dialect_->cancel_command(options_, stuck_)).ok())
+    stuck_.clear();
 }
 
 std::vector<JobStatus> JobQueueBackend::poll() {
@@ -339,12 +348,12 @@ std::vector<JobStatus> JobQueueBackend::poll() {
   for (const Job& job : jobs_)
     if (!job.over) ids.push_back(job.status.job_id);
   std::vector<JobStatus> out;
-  if (ids.empty() && unsure_.empty()) return out;
+  if (ids.empty() && unsure_.empty() && stuck_.empty()) return out;
   if (due()) {
     const auto before = clock_.steady();
     settle_unsure();
     try {
-      if (!ids.empty()) ask_for_states(ids);
+      if (!ids.empty() || !stuck_.empty()) ask_for_states(ids);
       failed_queries_ = 0;
       unanswered_.clear();
     } catch (const SchedulerError& error) {
@@ -373,13 +382,21 @@ bool JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
   if (job_ids.empty()) settle_unsure();  // nothing stays in the queue because it had no answer
   const std::set<std::string> wanted(job_ids.begin(), job_ids.end());
   std::vector<std::string> ids;
+  std::vector<std::string> may_return;
   for (Job& job : jobs_) {
     if (job.over || (!wanted.empty() && !wanted.contains(job.status.job_id))) continue;
     job.cancelled_by_us = true;
     ids.push_back(job.status.job_id);
+    if (!has_begun(job)) may_return.push_back(job.status.job_id);
   }
+  if (job_ids.empty()) ids.insert(ids.end(), stuck_.begin(), stuck_.end());
   query_pause_ = Seconds(1.0);
-  const bool all_gone = cancel_ids(ids).empty();
+  const std::vector<std::string> left = cancel_ids(ids, may_return);
+  if (job_ids.empty())
+    std::erase_if(stuck_, [&](const std::string& id) {
+      return std::find(left.begin(), left.end(), id) == left.end();
+    });
+  const bool all_gone = left.empty();
   if (job_ids.empty())
     for (const Unsure& unsure : unsure_)
       log::warning("{} may still be in the queue: its submission has had no answer", unsure.script);
@@ -389,7 +406,19 @@ bool JobQueueBackend::cancel(const std::vector<std::string>& job_ids) noexcept t
   return false;
 }
 
-std::vector<std::string> JobQueueBackend::cancel_ids(const std::vector<std::string>& ids) {
+// One of its workers has begun to write. Not so after the job was put back into the queue.
+bool JobQueueBackend::has_begun(const Job& job) const {
+  return job.status.phase == JobPhase::kRunning &&
+         std::any_of(job.status.worker_ids.begin(), job.status.worker_ids.end(), [&](int worker) {
+           std::error_code none;
+           return std::filesystem::exists(worker_log(worker), none);
+         });
+}
+
+std::vector<std::string> JobQueueBackend::cancel_ids(const std::vector<std::string>& ids,
+                                                     const std::vector<std::string>& may_return) {
+  for (const Command& command : dialect_->forbid_return(may_return))
+    if (runner_.run(command).timed_out) break;  // nobody is there
   std::vector<std::string> left;
   for (std::size_t at = 0; at < ids.size(); at += kCancelBatch) {
     const std::vector<std::string> batch(
@@ -404,8 +433,7 @@ std::vector<std::string> JobQueueBackend::cancel_ids(const std::vector<std::stri
     std::vector<std::string> alive;
     try {
       for (const auto& [id, state] : dialect_->query(batch, runner_))
-        if (state.phase == JobPhase::kPending || state.phase == JobPhase::kRunning)
-          alive.push_back(id);
+        if (state.in_queue()) alive.push_back(id);
     } catch (const Error&) {
       alive = batch;  // nobody to ask: name them all
     }
@@ -432,16 +460,18 @@ LeftOver JobQueueBackend::cancel_left_over(const std::string& life,
       const auto last =
           job_ids.begin() + static_cast<std::ptrdiff_t>(std::min(job_ids.size(), at + kQueryBatch));
       for (const auto& [id, state] : dialect_->query({first, last}, runner_))
-        if (state.phase == JobPhase::kPending || state.phase == JobPhase::kRunning) ids.insert(id);
+        if (state.in_queue()) ids.insert(id);
     }
   } catch (const SchedulerError& error) {
     log::warning("cannot look for jobs of an earlier driver: {}", error.what());
+    if (job_ids.empty()) return {.unknown = true};
     ids.insert(job_ids.begin(), job_ids.end());
   }
   if (ids.empty()) return {};
   log::warning("an earlier driver of this folder has left {} job{} in the queue; cancelling",
                ids.size(), ids.size() == 1 ? "" : "s");
-  return {ids.size(), cancel_ids({ids.begin(), ids.end()})};
+  const std::vector<std::string> all(ids.begin(), ids.end());
+  return {.found = all.size(), .left = cancel_ids(all, all)};
 }
 
 void JobQueueBackend::adopt(const std::vector<JobStatus>& jobs) {

@@ -49,6 +49,10 @@ struct QueueState {
   bool preempted = false;
   bool must_remove = false;  // failed for good but still in the queue (held, Eqw): cancel it
   std::string node;          // where it runs or ran, where the scheduler says so
+
+  bool in_queue() const {
+    return must_remove || phase == JobPhase::kPending || phase == JobPhase::kRunning;
+  }
 };
 
 // A job of ours that the scheduler knows, and the script it was made of.
@@ -88,6 +92,11 @@ class Dialect {
   // "scancel ID...": the words before the ids.
   virtual std::vector<std::string> cancel_words(const JobQueueOptions& options) const = 0;
   Command cancel_command(const JobQueueOptions& options, const std::vector<std::string>& ids) const;
+  // To be run before `ids` are cancelled, for schedulers that put a job back into the queue even after that:
+  // from then on it does not come back. Whether they succeed does not matter.
+  virtual std::vector<Command> forbid_return(const std::vector<std::string>& /*ids*/) const {
+    return {};
+  }
   // Where a job's output goes: LOGS/NAME-ID.err unless the scheduler names its files itself.
   virtual std::filesystem::path log_path(const JobQueueOptions& options,
                                          const Submission& submission,
@@ -160,10 +169,13 @@ class JobQueueBackend final : public Backend {
   std::vector<JobStatus> settle_unsure();
   CommandResult run_submit(const Command& command);
   bool due() const;
-  void ask_for_states(const std::vector<std::string>& ids);
+  void ask_for_states(const std::vector<std::string>& jobs);
   void apply(Job& job, const std::map<std::string, QueueState>& states);
-  // Those that may still be there.
-  std::vector<std::string> cancel_ids(const std::vector<std::string>& ids);
+  std::filesystem::path worker_log(int worker) const;
+  bool has_begun(const Job& job) const;
+  // Those that may still be there. `may_return`: those of them that may be about to begin.
+  std::vector<std::string> cancel_ids(const std::vector<std::string>& ids,
+                                      const std::vector<std::string>& may_return);
 
   // constant after construction
   const std::unique_ptr<Dialect> dialect_;
@@ -174,6 +186,7 @@ class JobQueueBackend final : public Backend {
 
   std::vector<Job> jobs_;
   std::vector<Unsure> unsure_;
+  std::vector<std::string> stuck_;  // reported as over, but in the queue until they are cancelled
   std::vector<std::string> avoid_;
   int next_worker_id_ = 0;
   int next_submission_ = 0;

@@ -255,6 +255,23 @@ class Slurm final : public Dialect {
   std::vector<std::string> cancel_words(const JobQueueOptions&) const override {
     return {"scancel"};
   }
+
+  // A node that stands still while it is told to begin a job says afterwards that it could not, and the controller
+  // then puts the job back into the queue, held, though it was cancelled long ago.
+  std::vector<Command> forbid_return(const std::vector<std::string>& ids) const override {
+    std::map<std::string, std::string> arrays;  // "7": "7_0,2,5", all that one command takes
+    for (const std::string& id : ids) {
+      const auto line = id.find('_');
+      const auto [entry, is_new] = arrays.emplace(id.substr(0, line), id);
+      if (!is_new && line != std::string::npos) entry->second += "," + id.substr(line + 1);
+    }
+    std::vector<Command> commands;
+    for (const auto& [base, tasks] : arrays)
+      commands.push_back({.argv = {"scontrol", "update", "JobId=" + tasks, "Requeue=0"},
+                          .env = {{"LC_ALL", "C"}},
+                          .timeout = 10s});
+    return commands;
+  }
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
 #include "tutti/core/wake_fd.h"
-#include "tutti/parallel/run/job_record.h"
 
 namespace tutti::parallel {
 
@@ -60,8 +59,17 @@ BackendThread::BackendThread(const Make& make, CommandRunner& runner, Mailbox& m
 }
 
 void BackendThread::cancel_left_over() noexcept try {
-  if (!options_.keep_record || std::exchange(cleaned_up_, true)) return;
-  noted_ = parallel::cancel_left_over(options_.run_folder, *runner_).left;
+  if (!options_.keep_record) return;
+  const bool first = !earlier_;
+  if (first) earlier_ = JobRecord::read(options_.run_folder);
+  if (earlier_->life.empty()) return;
+  const LeftOver jobs = earlier_->end_jobs(options_.run_folder, *runner_);
+  earlier_->job_ids = jobs.left;
+  if (first) noted_ = jobs.left;
+  if (!jobs.all_gone()) return;
+  earlier_ = JobRecord{};
+  std::error_code ignored;  // it would only be read once more
+  if (first) std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
 } catch (const std::exception& error) {
   log::warning("cannot end what an earlier driver has left: {}", error.what());
 }
@@ -126,17 +134,25 @@ void BackendThread::adopt(std::vector<JobStatus> jobs) {
   thread_->post([this, jobs = std::move(jobs)] { backend_->adopt(jobs); });
 }
 
+void BackendThread::forget_own() noexcept try {
+  std::error_code ignored;  // it would only be read once more
+  if (earlier_ && !earlier_->life.empty())
+    earlier_->write(options_.run_folder);
+  else
+    std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
+} catch (const std::exception& error) {
+  log::warning("cannot note the jobs of an earlier run: {}", error.what());
+}
+
 void BackendThread::close() noexcept {
   if (!thread_) return;
   runner_->stop();
   thread_->drop_queued();
   thread_->post([this] {
-    cancel_left_over();  // if it was dropped with the rest of the queue
+    cancel_left_over();  // it was dropped with the rest of the queue, or not all went
     const bool all_gone = backend_->cancel();
     backend_.reset();
-    std::error_code ignored;  // it would only be read once more
-    if (options_.keep_record && all_gone)
-      std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
+    if (options_.keep_record && all_gone) forget_own();
   });
   thread_.reset();
 }

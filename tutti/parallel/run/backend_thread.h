@@ -13,10 +13,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/parallel/backends/backend.h"
+#include "tutti/parallel/run/job_record.h"
 #include "tutti/parallel/run/mailbox.h"
 
 namespace tutti::parallel {
@@ -37,7 +39,7 @@ class BackendThread {
     bool keep_record = false;  // jobs may outlive a killed driver: note them in the run folder
   };
   // Makes the backend (and throws what that throws); then cancels what the record of an earlier
-  // driver says it left behind. `runner` and `mailbox` must outlive it.
+  // driver says it left behind, and tries that again at the end. `runner` and `mailbox` must outlive it.
   BackendThread(const Make& make, CommandRunner& runner, Mailbox& mailbox, Options options);
   ~BackendThread();
 
@@ -55,14 +57,15 @@ class BackendThread {
  private:
   class Runner;
   void note(std::vector<std::string> job_ids);  // side thread
-  void cancel_left_over() noexcept;             // side thread; only the first call does something
+  void cancel_left_over() noexcept;             // side thread
+  void forget_own() noexcept;                   // side thread: the record is of others, or none
 
   const Options options_;
   Mailbox& mailbox_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<Backend> backend_;    // touched only by the side thread once it runs
   std::vector<std::string> noted_;      // side thread: what the record says
-  bool cleaned_up_ = false;             // side thread
+  std::optional<JobRecord> earlier_;    // side thread: of what is left of an earlier driver
   bool looking_ = false;                // loop
   std::unique_ptr<SideThread> thread_;  // last: it uses everything above
 };

@@ -5,10 +5,33 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/subprocess.h"
 #include "tutti/core/units.h"
+#include "tutti/parallel/run/job_record.h"
 #include "tutti/parallel/run/progress.h"
 
 namespace tutti::parallel {
+namespace {
+
+// For who has nothing else to do: the scheduler does not get longer than at the end of a run.
+class Briefly final : public CommandRunner {
+ public:
+  CommandResult run(const Command& command) override {
+    Command own = command;
+    own.timeout = std::chrono::seconds(10);
+    return CommandRunner::system().run(own);
+  }
+};
+
+void end_left_over_jobs(const std::filesystem::path& folder) try {
+  Briefly scheduler;
+  cancel_left_over(folder, scheduler);
+} catch (const Error& error) {
+  log::warning("cannot end what an earlier driver has left: {}", error.what());
+}
+
+}  // namespace
 
 FolderRunResult run_in_folder(RunFolder& folder, const std::function<Client&()>& make_client,
                               const JobSpec& job, const Indices& indices, const RunOptions& options,
@@ -41,6 +64,8 @@ FolderRunResult run_in_folder(RunFolder& folder, const std::function<Client&()>&
       folder.stop(options.item_of);
       throw;
     }
+  } else {  // no driver comes that would end what an earlier one could not
+    end_left_over_jobs(std::filesystem::absolute(folder.path()));
   }
   result.counts = folder.finish(options.item_of, each);
   return result;

@@ -29,16 +29,19 @@ void JobRecord::write(const std::filesystem::path& run_folder) const {
   write_file_atomic(path(run_folder), json.dump() + "\n", 0600);
 }
 
+LeftOver JobRecord::end_jobs(const std::filesystem::path& run_folder, CommandRunner& runner) const {
+  WorkerLaunch launch;
+  launch.run_folder = run_folder;
+  launch.life = life;
+  return make_backend(settings, launch, runner)->cancel_left_over(life, job_ids);
+}
+
 LeftOver cancel_left_over(const std::filesystem::path& run_folder, CommandRunner& runner) {
   const JobRecord record = JobRecord::read(run_folder);
   if (record.life.empty()) return {};
-  WorkerLaunch launch;
-  launch.run_folder = run_folder;
-  launch.life = record.life;
-  LeftOver jobs =
-      make_backend(record.settings, launch, runner)->cancel_left_over(record.life, record.job_ids);
+  LeftOver jobs = record.end_jobs(run_folder, runner);
   std::error_code ignored;  // it would only be read once more
-  if (jobs.left.empty()) std::filesystem::remove(JobRecord::path(run_folder), ignored);
+  if (jobs.all_gone()) std::filesystem::remove(JobRecord::path(run_folder), ignored);
   return jobs;
 }
 

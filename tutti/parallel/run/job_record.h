@@ -20,6 +20,8 @@ struct JobRecord {
   // Empty when there is none, or when it cannot be read: it only helps to clean up.
   static JobRecord read(const std::filesystem::path& run_folder);
   void write(const std::filesystem::path& run_folder) const;
+  // Ends what is still there of it.
+  LeftOver end_jobs(const std::filesystem::path& run_folder, CommandRunner& runner) const;
 };
 
 // Ends what a driver of this folder has noted and is still there, and forgets the record when nothing may be
