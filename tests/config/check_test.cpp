@@ -351,6 +351,9 @@ TEST(Check, KindIsDetected) {
   EXPECT_EQ(detect_kind({"conf/inference.yaml"}, none), FileKind::kInference);
   EXPECT_EQ(detect_kind({"parallel_slurm.yaml"}, none), FileKind::kParallel);
   EXPECT_EQ(detect_kind({"a.yaml"}, parse_yaml("metrics: []", "a.yaml")), FileKind::kMetrics);
+  EXPECT_EQ(
+      detect_kind({"a.yaml"}, parse_yaml("model: {beam_size: 3}\ndataset: {test: []}", "a.yaml")),
+      FileKind::kInference);
   EXPECT_EQ(detect_kind({"a.yaml"}, none), std::nullopt);
 }
 

@@ -152,6 +152,7 @@ TEST(Bf16, IsRightUnderEveryLimitOfOneDnn) {
   for (const std::map<std::string, std::string>& env : {std::map<std::string, std::string>{},
                                                         {{"DNNL_MAX_CPU_ISA", "SSE41"}},
                                                         {{"DNNL_MAX_CPU_ISA", "AVX2"}},
+                                                        {{"DNNL_MAX_CPU_ISA", "avx2"}},
                                                         {{"DNNL_MAX_CPU_ISA", "AVX512_CORE"}},
                                                         {{"ONEDNN_MAX_CPU_ISA", "AVX2"}},
                                                         {{"ONEDNN_MAX_CPU_ISA", "AVX512_CORE"}}}) {

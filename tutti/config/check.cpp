@@ -263,6 +263,9 @@ std::optional<FileKind> detect_kind(const std::vector<std::filesystem::path>& fi
   }
   for (const auto& [key, kind] : kKeys)
     if (root[key].defined()) return kind;
+  const Node data = root["dataset"];
+  if (root["model"].defined() && data["test"].defined() && !data["train"].defined())
+    return FileKind::kInference;
   return {};
 }
 

@@ -83,7 +83,10 @@ std::string onednn_limit() {
 
 bool onednn_limit_excludes_bf16() {
   const std::string limit = onednn_limit();
-  const std::string value = limit.substr(limit.find('=') + 1);
+  std::string value = limit.substr(limit.find('=') + 1);
+  // As oneDNN reads it. Not std::toupper: in Turkish an i has another capital.
+  for (char& c : value)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
   return value.starts_with("SSE") || value == "AVX" || value.starts_with("AVX2");
 }
 

@@ -277,6 +277,8 @@ void infer(const StageContext& context) {
   bool tried = false;
   for (std::size_t s = 0; s < sets->sets.size(); ++s) {
     const auto& [name, dataset] = sets->sets[s];
+    if (dataset->size() == 0)
+      log::warning("{}: there is nothing to decode: its list is empty", name);
     const auto runner = make_runner(inference, *provider);
     parallel::RunOptions options;
     options.batch_size = batch_for(inference, dataset->size());
