@@ -28,12 +28,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const std::string kTutti = in_bin("tutti");
+const std::string kQuoted = shell_quote(kTutti);  // in a line of a shell
 
 class Everyday : public ::testing::Test {
  protected:
   // A bash line; `tutti` is ours, the working folder the test's own.
   CommandResult sh(const std::string& line) const {
-    return run_command({.argv = {"bash", "-c", "tutti() { " + kTutti + " \"$@\"; }; " + line},
+    return run_command({.argv = {"bash", "-c", "tutti() { " + kQuoted + " \"$@\"; }; " + line},
                         .env = {{"TMPDIR", temporary_.path().string()}},
                         .cwd = folder_.path(),
                         .timeout = std::chrono::seconds(100)});
@@ -59,7 +60,7 @@ class Everyday : public ::testing::Test {
 // Each item waits for all others to have begun, so none of them may be queued behind another.
 TEST_F(Everyday, AsManyItemsAsWorkersRunAtOnce) {
   const auto r = sh(
-      "mkdir begun; timeout 60 " + kTutti +
+      "mkdir begun; timeout 60 " + kQuoted +
       " map -j 4 ::: 0 1 2 3 -- "
       "'touch begun/{}; until [ -e begun/0 -a -e begun/1 -a -e begun/2 -a -e begun/3 ]; do sleep "
       "0.02; done; echo {}'");
@@ -356,7 +357,7 @@ TEST_F(Everyday, AKilledRunWithoutAnOutputFolderLeavesNothingInTmpdir) {
 TEST_F(Everyday, AKilledRunWithoutAnOutputFolderSparesThoseOfItsItems) {
   const auto inner = folder_.path() / "inner";
   const auto item = folder_.path() / "item.sh";
-  write_file_atomic(item, "exec " + kTutti + " map --quiet -j 1 --output_dir '" + inner.string() +
+  write_file_atomic(item, "exec " + kQuoted + " map --quiet -j 1 --output_dir '" + inner.string() +
                               "' --items 2 -- 'echo {}; [ {} = 0 ] || exec sleep 1000'\n");
   Process driver = Process::start(
       {.argv = {kTutti, "map", "-j", "1", "--items", "1", "--", "sh", item.string(), "{}"},
@@ -377,10 +378,11 @@ TEST_F(Everyday, StatusSaysThatAFullDiskEndedTheRun) {
   make_folders(folder_.path() / "disk");
   write_file_atomic(folder_.path() / "item.sh", "head -c 100000 /dev/zero | tr '\\0' x\n");
   write_file_atomic(folder_.path() / "walk.sh",
-                    "mount -t tmpfs -o size=1m none disk || exit 99\n" + kTutti +
+                    "mount -t tmpfs -o size=1m none disk || exit 99\n" + kQuoted +
                         " map --quiet -j 1 --items 100 --output_dir disk/out -- sh item.sh {}\n"
                         "echo map $?\n" +
-                        kTutti + " status disk/out\n" + kTutti + " wait disk/out\necho wait $?\n");
+                        kQuoted + " status disk/out\n" + kQuoted +
+                        " wait disk/out\necho wait $?\n");
   const auto r = sh("exec unshare --mount sh walk.sh");
   if (r.exit_code == 99) GTEST_SKIP() << "no small disk can be mounted here";
   for (const char* words :
@@ -495,7 +497,7 @@ TEST_F(Everyday, StatusNeverTellsThatWorkersDidNothingBesideItemsThatAreDone) {
 }
 
 TEST_F(Everyday, ASecondSignalEndsADrainAtOnce) {
-  const auto r = sh(kTutti +
+  const auto r = sh(kQuoted +
                     " map -j 1 --output_dir out ::: a b -- 'touch began; sleep 1000' 2>said & "
                     "until [ -e began ]; do sleep 0.02; done; kill -TERM $!; "
                     "until grep -q stopping said; do sleep 0.02; done; kill -TERM $!; wait $!");
@@ -582,7 +584,7 @@ TEST_F(Everyday, OnlyTheNewlineEndsAnItem) {
 }
 
 TEST_F(Everyday, AnInterruptedRunWithoutAFolderDoesNotPromiseToGoOn) {
-  const auto r = sh("set -m; " + kTutti +
+  const auto r = sh("set -m; " + kQuoted +
                     " map -j 1 ::: a b -- 'touch began; sleep 100' 2>said & "
                     "until [ -e began ]; do sleep 0.02; done; "
                     "kill -INT $!; sleep 0.5; kill -INT $!; wait $!");

@@ -29,6 +29,7 @@ class OtherUser : public ::testing::TestWithParam<bool> {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
     if (run_command({.argv = {"setpriv", "--version"}}).exit_code != 0)
       GTEST_SKIP() << "needs setpriv";
+    ::umask(022);  // what the test itself writes is for others to read
     ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
     // A project folder of a group: all its members may write, and what they make is the group's.
     make_folders(project_);

@@ -24,7 +24,7 @@ class SshMap : public ::testing::Test {
         "#!/bin/sh\nfor script; do :; done\n"
         "exec unshare --mount sh -c 'mount -t tmpfs none \"$1\" && exec sh -c \"$2\"' "
         "remote " +
-            out_.string() + " \"$script\"\n",
+            shell_quote(out_.string()) + " \"$script\"\n",
         0755);
     const auto can =
         run_command({.argv = {"unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"}});
