@@ -27,7 +27,7 @@ install(FILES ${completions}/tutti.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bas
 install(FILES ${completions}/_tutti DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT programs)
 install(FILES ${completions}/tutti.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
         COMPONENT programs)
-install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/packaging/man.sh ${CMAKE_BINARY_DIR}/bin/tutti
+install(CODE "execute_process(COMMAND \"${CMAKE_SOURCE_DIR}/packaging/man.sh\" \"${CMAKE_BINARY_DIR}/bin/tutti\"
   \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1\" COMMAND_ERROR_IS_FATAL ANY)"
         COMPONENT programs)
 
