@@ -80,7 +80,8 @@ TEST_P(EspnetVectors, LossesAndGradientsAreTheSame) {
     double scale = std::max(want.abs().max().item<double>(), 1e-3 * largest);
     // A bias in front of BatchNorm has a true gradient of zero: what is there is rounding.
     if (item.key().ends_with("depthwise_conv.bias")) scale = largest;
-    EXPECT_LE((item.value().grad() - want).abs().max().item<double>() / scale, 1e-4) << item.key();
+    // Of the smallest of them float32 leaves four digits: 1.3e-4 with OpenBLAS's kernels for Sandybridge.
+    EXPECT_LE((item.value().grad() - want).abs().max().item<double>() / scale, 2e-4) << item.key();
   }
 }
 
