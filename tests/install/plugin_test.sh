@@ -12,7 +12,7 @@ cd "$work/recipe"
 block 'cmake package' >CMakeLists.txt
 block 'cpp plugin model' >my_recipe.cpp
 [[ -s CMakeLists.txt && -s my_recipe.cpp ]] || { echo "docs/extending.md has lost its blocks" >&2; exit 1; }
-block 'sh package' | sed "s|PREFIX |$work/prefix |" >build.sh
+block 'sh package' | sed "s|PREFIX |'$work/prefix' |" >build.sh
 bash -e build.sh >build.log 2>&1 || { cat build.log; exit 1; }
 [[ -f build/libmy_recipe.so ]]
 
