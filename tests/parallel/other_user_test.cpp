@@ -169,7 +169,7 @@ TEST_P(OtherUser, AFolderThatWasSwappedWhileTheJobWaitedIsRefused) {
   Process driver = submit();
   ASSERT_EQ(::chmod((out_ / ".tutti").c_str(), 0777), 0);
   ASSERT_EQ(::chmod(trusted().parent_path().c_str(), 0777), 0);
-  const std::string file = trusted().string();
+  const std::string file = shell_quote(trusted().string());
   ASSERT_EQ(as(other_, {"sh", "-c", "rm -f " + file + "; echo '{}' >" + file}).exit_code, 0);
   EXPECT_THAT(start_job(), HasSubstr("is not to be trusted"));
   EXPECT_FALSE(ran());
