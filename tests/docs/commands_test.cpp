@@ -12,6 +12,7 @@
 #include "tests/places.h"
 #include "tutti/core/json.h"
 #include "tutti/core/subprocess.h"
+#include "tutti/core/text.h"
 
 namespace tutti {
 namespace {
@@ -181,8 +182,9 @@ TEST(Docs, ExamplesOfRunAreWholeCommands) {
     for (const auto& [named, meant] : files)
       if (const auto at = line.find(named); at != std::string::npos)
         line.replace(at, named.size(), meant);
-    const auto result = run_command({.argv = {"bash", "-c", in_bin("tutti ") + line + " --dry_run"},
-                                     .cwd = kSource / "recipes/digits"});
+    const auto result = run_command(
+        {.argv = {"bash", "-c", shell_quote(in_bin("tutti")) + " " + line + " --dry_run"},
+         .cwd = kSource / "recipes/digits"});
     EXPECT_TRUE(result.ok()) << result.describe();
     ++count;
   }
@@ -192,11 +194,11 @@ TEST(Docs, ExamplesOfRunAreWholeCommands) {
 TEST(Docs, StagesCompleteInBash) {
   const std::string script = (kSource / "packaging/completions/tutti.bash").string();
   const auto complete = [&](const std::string& words) {
-    return run_command(
-               {.argv = {"bash", "-c",
-                         "PATH=" + in_bin() + ":$PATH; . " + script + "; COMP_WORDS=(" + words +
-                             "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tutti; echo "
-                             "\"${COMPREPLY[*]}\""}})
+    return run_command({.argv = {"bash", "-c",
+                                 "PATH=" + shell_quote(in_bin()) + ":$PATH; . " +
+                                     shell_quote(script) + "; COMP_WORDS=(" + words +
+                                     "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tutti; echo "
+                                     "\"${COMPREPLY[*]}\""}})
         .out;
   };
   EXPECT_EQ(complete("tutti run --stages tra"), "train_tokenizer train\n");

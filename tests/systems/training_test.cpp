@@ -466,7 +466,9 @@ TEST_F(Training, KilledAtAnyMomentOfASaveItKeepsTheSameBest) {
   int kills = 0;
   for (bool killed = true; killed; kills += killed) {
     put_back();
-    killed = toy.train(until(3), {{"LD_PRELOAD", in_bin("libdie_before.so")},
+    // By its name: a path in LD_PRELOAD ends at a space.
+    killed = toy.train(until(3), {{"LD_PRELOAD", "libdie_before.so"},
+                                  {"LD_LIBRARY_PATH", in_bin()},
                                   {"TUTTI_TEST_DIE_IN", toy.checkpoints().string()},
                                   {"TUTTI_TEST_DIE_BEFORE", std::to_string(kills)}})
                  .exit_code != 0;
