@@ -88,11 +88,20 @@ TEST(BackendThread, AQueryThatIsEndedWithTheRunIsNoWarning) {
               ::testing::Not(::testing::HasSubstr("cannot ask")));
 }
 
+// As a driver that was killed: job 17 is noted, and nobody has cancelled it.
+void leave_a_job_behind(const std::filesystem::path& folder) {
+  make_folders(folder / ".tutti");
+  std::filesystem::permissions(folder / ".tutti", std::filesystem::perms::owner_all);
+  JobRecord record{.life = "0badc0de", .job_ids = {"17"}};
+  record.settings.env = "slurm";
+  record.settings.options = config::parse_yaml("{cores: 1, memory: 1GB}", "test.yaml");
+  record.write(folder);
+}
+
 // By the scheduler that has them, whichever the next driver uses.
 TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
   const TempFolder folder;
-  make_folders(folder.path() / ".tutti");
-  std::filesystem::permissions(folder.path() / ".tutti", std::filesystem::perms::owner_all);
+  leave_a_job_behind(folder.path());
   class Slurm final : public CommandRunner {
    public:
     CommandResult run(const Command& command) override {
@@ -104,10 +113,6 @@ TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
     }
     std::vector<std::string> log;  // side thread
   } slurm;
-  JobRecord record{.life = "0badc0de", .job_ids = {"17"}};
-  record.settings.env = "slurm";
-  record.settings.options = config::parse_yaml("{cores: 1, memory: 1GB}", "test.yaml");
-  record.write(folder.path());
   std::vector<std::string> log;
   Mailbox mailbox;
   {
@@ -124,8 +129,7 @@ TEST(BackendThread, WhatAKilledDriverLeftIsEndedFirst) {
 TEST(BackendThread, WhatAKilledDriverLeftIsTriedAgainAtTheEndAndNotForgotten) {
   for (const bool back_at_the_end : {true, false}) {
     const TempFolder folder;
-    make_folders(folder.path() / ".tutti");
-    std::filesystem::permissions(folder.path() / ".tutti", std::filesystem::perms::owner_all);
+    leave_a_job_behind(folder.path());
     class Slurm final : public CommandRunner {
      public:
       CommandResult run(const Command& command) override {
@@ -140,10 +144,6 @@ TEST(BackendThread, WhatAKilledDriverLeftIsTriedAgainAtTheEndAndNotForgotten) {
       std::atomic<int> failed{0};
       std::atomic<int> done{0};
     } slurm;
-    JobRecord record{.life = "0badc0de", .job_ids = {"17"}};
-    record.settings.env = "slurm";
-    record.settings.options = config::parse_yaml("{cores: 1, memory: 1GB}", "test.yaml");
-    record.write(folder.path());
     std::vector<std::string> log;
     Mailbox mailbox;
     {
