@@ -1,12 +1,17 @@
 // One utterance alone on a GPU: an encoder that is launched as one, a decoder's step in a few kernels,
 // and what is kept from one utterance to the next.
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
+
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/decoding/asr_search.h"
+#include "tutti/speech/decoding/speech2text.h"
 
 namespace tutti::speech {
 namespace {
@@ -151,6 +156,107 @@ TEST_F(SpeechAlone, EncodersThatAreLaunchedAsOneGiveWhatTheirBlocksGive) {
     EXPECT_EQ(plain->encoder->num_replayed(), 0);
     EXPECT_EQ(replaying->encoder->num_replayed(), 8);
   }
+}
+
+TEST_F(SpeechAlone, EncodersOfABatchPadToFewLengthsAndGiveWhatTheyGaveWithout) {
+  const torch::NoGradGuard no_grad;
+  for (const auto type : {torch::kFloat32, torch::kBFloat16}) {
+    for (const std::string kind : {"transformer", "conformer", "e_branchformer"}) {
+      AsrModel plain = make_model(kind), replaying = make_model(kind);
+      for (AsrModel& model : {std::ref(plain), std::ref(replaying)}) {
+        model->to(torch::kCUDA);
+        model->encoder->to(type);
+      }
+      replaying->encoder->set_replaying(true);
+      torch::manual_seed(2);
+      for (const std::int64_t samples : {40000, 31000, 52345}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", kind, samples, torch::toString(type)));
+        const torch::Tensor speech = 0.1 * torch::randn({3, samples}, torch::kCUDA);
+        const Lengths lengths{samples, samples - 777, samples / 2};
+        const Encoded expected = plain->encode(speech, lengths),
+                      got = replaying->encode(speech, lengths);
+        EXPECT_EQ(got.lengths, expected.lengths);
+        ASSERT_EQ(got.out.sizes(), expected.out.sizes());
+        for (std::int64_t row = 0; row < 3; ++row) {
+          const std::int64_t frames = got.lengths[static_cast<std::size_t>(row)];
+          EXPECT_TRUE(close(got.out[row].narrow(0, 0, frames),
+                            expected.out[row].narrow(0, 0, frames),
+                            type == torch::kFloat32 ? 1e-4 : 0.05));
+        }
+      }
+    }
+  }
+}
+
+TextCodec words() {
+  std::vector<std::string> tokens{"<blank>", "<unk>"};
+  for (std::int64_t i = 3; i < kVocabulary; ++i) tokens.push_back(fmt::format("t{}", i));
+  tokens.emplace_back("<sos/eos>");
+  return {TokenList(tokens), make_tokenizer({.token_type = "word"})};
+}
+
+Speech2TextOptions search_of(std::size_t batch_size) {
+  return {.device = "cuda",
+          .batch_size = batch_size,
+          .beam_size = 3,
+          .ctc_weight = 0.3,
+          .maxlenratio = -20};
+}
+
+std::vector<float> noise_of(std::int64_t samples) {
+  const torch::Tensor noise = 0.1 * torch::randn({samples});
+  return {noise.data_ptr<float>(), noise.data_ptr<float>() + noise.numel()};
+}
+
+std::vector<Speech2Text::Waveform> spans_of(const std::vector<std::vector<float>>& batch) {
+  return {batch.begin(), batch.end()};
+}
+
+TEST_F(SpeechAlone, WhatASecondThreadBeginsIsDecodedAsWithoutIt) {
+  Speech2Text plain(make_model(), words(), search_of(4)),
+      begun(make_model(), words(), search_of(4));
+  torch::manual_seed(5);
+  std::vector<std::vector<std::vector<float>>> batches;
+  for (int b = 0; b < 6; ++b) {
+    batches.emplace_back();
+    for (int i = 0; i < 4; ++i) batches.back().push_back(noise_of(20000 + 3000 * b + 500 * i));
+  }
+  std::future<std::shared_ptr<Speech2Text::Heard>> next;
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    std::shared_ptr<Speech2Text::Heard> heard = next.valid() ? next.get() : nullptr;
+    EXPECT_EQ(heard == nullptr, b == 0);
+    if (b + 1 < batches.size())
+      next =
+          std::async(std::launch::async, [&, b] { return begun.begin(spans_of(batches[b + 1])); });
+    const auto got = begun.decode_waveforms(spans_of(batches[b]), heard);
+    const auto expected = plain.decode(batches[b]);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].nbest[0].tokens, expected[i].nbest[0].tokens);
+      EXPECT_NEAR(*got[i].nbest[0].score, *expected[i].nbest[0].score, 1e-3);
+    }
+  }
+  const std::vector<float> talk(16000 * 90, 0.1F);  // must be cut
+  EXPECT_EQ(begun.begin({Speech2Text::Waveform(talk)}), nullptr);
+}
+
+// A second batch in memory must not cost anybody the first.
+TEST_F(SpeechAlone, WhereMemoryEndsNothingIsBegunAndEverythingDecoded) {
+  torch::manual_seed(5);
+  std::vector<std::vector<float>> batch;
+  for (int i = 0; i < 48; ++i) batch.push_back(noise_of(400000));
+  Speech2Text recognise(make_model(), words(), search_of(48));
+  const auto expected = recognise.decode({batch[0], batch[47]});
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  std::size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0e9 / static_cast<double>(total), 0);
+  const auto heard = recognise.begin(spans_of(batch));
+  const auto got = recognise.decode_waveforms(spans_of(batch), heard);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0);
+  EXPECT_EQ(heard, nullptr);
+  EXPECT_FALSE(recognise.can_begin());
+  EXPECT_EQ(got[0].nbest[0].tokens, expected[0].nbest[0].tokens);
+  EXPECT_EQ(got[47].nbest[0].tokens, expected[1].nbest[0].tokens);
 }
 
 }  // namespace

@@ -250,5 +250,25 @@ TEST_F(SpeechFused, TrainingDropsTheSameElementsAsTheCpu) {
   }
 }
 
+// How to multiply is asked once for about as many rows.
+TEST_F(SpeechFused, ProductsInHalfPrecisionAreTorchsForAnyNumberOfRows) {
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(3);
+  for (const auto type : {torch::kBFloat16, torch::kFloat16}) {
+    const auto like = torch::TensorOptions(torch::kCUDA).dtype(type);
+    const torch::Tensor weight = 0.1 * torch::randn({96, 64}, like),
+                        bias = torch::randn({96}, like);
+    for (const std::int64_t rows : {1, 5, 160, 300, 384, 385, 500, 511, 2999, 3001, 3072}) {
+      const torch::Tensor x = torch::randn({rows, 64}, like);
+      for (const torch::Tensor& added : {bias, torch::Tensor()}) {
+        const torch::Tensor expected =
+            torch::linear(x.to(torch::kFloat64), weight.to(torch::kFloat64),
+                          added.defined() ? added.to(torch::kFloat64) : added);
+        EXPECT_TRUE(close(product(x, weight, added).to(torch::kFloat64), expected, 0.01)) << rows;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::speech

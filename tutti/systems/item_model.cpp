@@ -38,16 +38,31 @@ Json hypothesis_fields(const speech::Recognition& found) {
   return fields;
 }
 
+std::vector<speech::Speech2Text::Waveform> waveforms_of(const std::vector<data::Sample>& samples) {
+  std::vector<speech::Speech2Text::Waveform> waveforms;
+  for (const auto& sample : samples) waveforms.emplace_back(sample.speech);
+  return waveforms;
+}
+
 class RecognizerItemModel final : public ItemModel {
  public:
   explicit RecognizerItemModel(Recognizer recognizer) : recognizer_(std::move(recognizer)) {}
   int sample_rate() const override { return recognizer_.sample_rate; }
-  void prepare(data::Sample& sample) const override { recognizer_.prepare(sample); }
+  void prepare(data::Sample& sample) const override {
+    recognizer_.prepare(sample);
+    const std::string problem = recognizer_.speech2text->problem_of(sample.speech);
+    if (!problem.empty()) throw DataError(fmt::format("{}: {}", sample.uid, problem));
+  }
 
-  std::vector<Json> run(const std::vector<data::Sample>& samples) override {
-    std::vector<speech::Speech2Text::Waveform> waveforms;
-    for (const auto& sample : samples) waveforms.emplace_back(sample.speech);
-    const auto recognised = recognizer_.speech2text->decode_waveforms(waveforms);
+  bool can_begin() const override { return recognizer_.speech2text->can_begin(); }
+  std::shared_ptr<void> begin(const std::vector<data::Sample>& samples) override {
+    return recognizer_.speech2text->begin(waveforms_of(samples));
+  }
+
+  std::vector<Json> run(const std::vector<data::Sample>& samples,
+                        std::shared_ptr<void> begun) override {
+    const auto recognised = recognizer_.speech2text->decode_waveforms(
+        waveforms_of(samples), std::static_pointer_cast<speech::Speech2Text::Heard>(begun));
     std::vector<Json> results;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!recognised[i].problem.empty())
@@ -70,11 +85,10 @@ class LanguageItemModel final : public ItemModel {
   int sample_rate() const override { return recognizer_.sample_rate; }
   void prepare(data::Sample& sample) const override { recognizer_.prepare(sample); }
 
-  std::vector<Json> run(const std::vector<data::Sample>& samples) override {
-    std::vector<speech::Speech2Text::Waveform> waveforms;
-    for (const auto& sample : samples) waveforms.emplace_back(sample.speech);
+  std::vector<Json> run(const std::vector<data::Sample>& samples,
+                        std::shared_ptr<void> /*begun*/) override {
     const auto nbest = static_cast<std::size_t>(recognizer_.speech2text->options().nbest);
-    const auto found = recognizer_.speech2text->languages(waveforms, nbest);
+    const auto found = recognizer_.speech2text->languages(waveforms_of(samples), nbest);
     std::vector<Json> results;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       Json result = {{"utt_id", samples[i].uid},

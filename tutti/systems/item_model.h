@@ -4,7 +4,7 @@
 //   auto model = load_item_model(inference, 8);
 //   std::vector<Json> results = model->run(samples);   // {"utt_id": ..., "hyp": ..., "ref": ...}
 //
-// One object per worker, used by one thread at a time.
+// One object per worker, used by one thread at a time, but for begin().
 #pragma once
 
 #include <filesystem>
@@ -29,8 +29,15 @@ class ItemModel {
   virtual int sample_rate() const = 0;  // Hz, of the samples it wants
   // What happens to a sample before run(); throws DataError for audio that cannot be used.
   virtual void prepare(data::Sample& /*sample*/) const {}
+  // Work on samples whose turn is next, from a second thread while run() is busy: what it returns goes to
+  // run() with the same samples. Null: run() does all of it.
+  virtual bool can_begin() const { return false; }
+  virtual std::shared_ptr<void> begin(const std::vector<data::Sample>& /*samples*/) {
+    return nullptr;
+  }
   // One object per sample, in order. Throws DataError, with its name, for audio it cannot take.
-  virtual std::vector<Json> run(const std::vector<data::Sample>& samples) = 0;
+  virtual std::vector<Json> run(const std::vector<data::Sample>& samples,
+                                std::shared_ptr<void> begun = nullptr) = 0;
 };
 
 // From a whole inference config; its top-level device, device_index and batch_size serve a model

@@ -72,7 +72,8 @@ class TorchScriptItemModel final : public ItemModel {
       throw DataError(sample.uid + ": the audio " + problem);
   }
 
-  std::vector<Json> run(const std::vector<data::Sample>& samples) override {
+  std::vector<Json> run(const std::vector<data::Sample>& samples,
+                        std::shared_ptr<void> /*begun*/) override {
     torch::NoGradGuard no_grad;
     trainer::Batch batch = to_trainer_batch(data::collate(samples, {}), settings_.sample_rate);
     std::vector<c10::IValue> inputs;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <numeric>
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
@@ -34,17 +35,6 @@ std::int64_t samples_per_frame(const AsrModel& model) {
   const std::int64_t factor = out > 0 ? 4800 / out : 1;
   return factor * (model->frontend.is_empty() ? model->settings().input_size
                                               : model->settings().frontend.hop_length);
-}
-
-// Values of a waveform per second: samples, or numbers of features made elsewhere.
-int sample_rate(const AsrModel& model) {
-  if (!model->frontend.is_empty()) return model->settings().frontend.fs;
-  return static_cast<int>(data::kFeatureFrameRate * model->settings().input_size);
-}
-
-// Values per step of the model's input.
-std::int64_t width_of(const AsrModel& model) {
-  return model->frontend.is_empty() ? model->settings().input_size : 1;
 }
 
 LogProbs rows_of(const torch::Tensor& log_probs_TV, std::int64_t frames) {
@@ -88,7 +78,8 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
     : model_(std::move(model)),
       codec_(std::move(codec)),
       options_(std::move(options)),
-      device_(parse_device(options_.device)) {
+      device_(parse_device(options_.device)),
+      encoder_stream_(device_) {
   if (codec_.tokens().size() != model_->settings().vocab_size)
     throw ConfigError(fmt::format("token list: got {} tokens, the model has {} outputs",
                                   codec_.tokens().size(), model_->settings().vocab_size),
@@ -106,12 +97,12 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
   // The frontend and the statistics stay in float32: the encoder takes its features in its own
   // type.
   model_->encoder->to(dtype);
-  model_->encoder->set_replaying(true);
   if (is_owsm_ctc()) model_->prompt_to(dtype);
   if (!model_->ctc.is_empty()) model_->ctc->to(dtype);
   if (!model_->decoder.is_empty()) model_->decoder->to(dtype);
   if (!model_->predictor.is_empty()) model_->predictor->to(dtype);
   if (!model_->joint_network.is_empty()) model_->joint_network->to(dtype);
+  model_->encoder->set_replaying(true);
 
   const double lm_weight = options_.lm_weight.value_or(has_window() ? 0.0 : 1.0);
   if (lm_weight == 0) lm = nullptr;
@@ -147,9 +138,11 @@ Speech2Text::Speech2Text(AsrModel model, TextCodec codec, Speech2TextOptions opt
     if (model_->decoder.is_empty() && !lm) search.ctc_weight = 1.0;
     beam_search_ = std::make_unique<BeamSearch>(search_model(model_, lm), std::move(search));
   }
-  seconds_per_frame_ = static_cast<double>(samples_per_frame(model_)) / sample_rate(model_);
+  seconds_per_frame_ = static_cast<double>(samples_per_frame(model_)) / sample_rate();
+  // The encoder works on a stream of its own from now on, which must find its weights there.
+  if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
   budget_ = {options_.batch_size,
-             static_cast<std::int64_t>(options_.batch_seconds * sample_rate(model_))};
+             static_cast<std::int64_t>(options_.batch_seconds * sample_rate())};
 }
 
 Speech2Text::~Speech2Text() = default;
@@ -157,6 +150,11 @@ Speech2Text::~Speech2Text() = default;
 double Speech2Text::frame_time(std::size_t frame) const {
   return seconds_per_frame_ * static_cast<double>(std::max<std::int64_t>(
                                   0, static_cast<std::int64_t>(frame) - prefix_frames()));
+}
+
+int Speech2Text::sample_rate() const {
+  if (!model_->frontend.is_empty()) return model_->settings().frontend.fs;
+  return static_cast<int>(data::kFeatureFrameRate * model_->settings().input_size);
 }
 
 std::string Speech2Text::problem_of(Waveform waveform) const {
@@ -170,16 +168,37 @@ std::vector<Recognised> Speech2Text::decode(const std::vector<std::vector<float>
   return decode_waveforms(std::vector<Waveform>(waveforms.begin(), waveforms.end()));
 }
 
-std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform>& waveforms) {
-  std::vector<Recognised> results(waveforms.size());
-  std::vector<Waveform> whole, timed, shared;
-  std::vector<std::size_t> items, timed_items, shared_items;
+std::vector<std::string> Speech2Text::problems_of(const std::vector<Waveform>& waveforms) const {
+  std::vector<std::string> problems(waveforms.size());
   // By several threads: a GPU waits for it.
   at::parallel_for(
       0, static_cast<std::int64_t>(waveforms.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-          results[i].problem = problem_of(waveforms[i]);
+          problems[i] = problem_of(waveforms[i]);
       });
+  return problems;
+}
+
+std::vector<Recognised> Speech2Text::decode_waveforms(const std::vector<Waveform>& waveforms,
+                                                      std::shared_ptr<const Heard> heard) {
+  std::vector<Recognised> results(waveforms.size());
+  if (heard != nullptr) {
+    std::vector<std::size_t> all(waveforms.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    try {
+      decode_batch(waveforms, all, results, heard.get());
+      return results;
+    } catch (const std::exception& error) {
+      if (!trainer::is_out_of_memory(error)) throw;
+      give_memory_back();
+      results.assign(waveforms.size(), {});
+    }
+    heard = nullptr;  // from the beginning, in smaller batches
+  }
+  std::vector<Waveform> whole, timed, shared;
+  std::vector<std::size_t> items, timed_items, shared_items;
+  const std::vector<std::string> problems = problems_of(waveforms);
+  for (std::size_t i = 0; i < waveforms.size(); ++i) results[i].problem = problems[i];
   for (std::size_t i = 0; i < waveforms.size(); ++i) {
     if (!results[i].problem.empty()) {
       results[i].nbest.emplace_back();
@@ -220,7 +239,7 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
       continue;
     }
     items.push_back(i);
-    lengths.push_back(has_window() ? static_cast<std::int64_t>(owsm_window() * sample_rate(model_))
+    lengths.push_back(has_window() ? static_cast<std::int64_t>(owsm_window() * sample_rate())
                                    : static_cast<std::int64_t>(waveforms[i].size()));
   }
   in_batches(lengths, [&](const std::vector<std::size_t>& positions) {
@@ -231,6 +250,14 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
   return results;
 }
 
+void Speech2Text::give_memory_back() {
+  may_begin_ = false;
+  if (!model_->decoder.is_empty()) model_->decoder->forget_kept();
+#ifdef TUTTI_WITH_CUDA
+  if (device_.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
+#endif
+}
+
 void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
                              const std::function<void(const std::vector<std::size_t>&)>& run) {
   for_each_batch(lengths, budget_, [&](const std::vector<std::size_t>& positions) {
@@ -238,82 +265,22 @@ void Speech2Text::in_batches(const std::vector<std::int64_t>& lengths,
       run(positions);
     } catch (const std::exception& error) {
       if (!trainer::is_out_of_memory(error)) throw;
-      if (!model_->decoder.is_empty()) model_->decoder->forget_kept();
-#ifdef TUTTI_WITH_CUDA
-      if (device_.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
-#endif
+      give_memory_back();
       throw OutOfMemory(error.what());
     }
   });
 }
 
-// A search over numbers that are not finite finds nothing, or never ends.
-std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
-  torch::Tensor fine_UT = torch::isfinite(encoded.out).all(-1);
-  const torch::Tensor valid_UT = valid_mask(encoded.lengths, fine_UT.size(1), device_);
-  if (valid_UT.defined()) fine_UT = fine_UT.logical_or(valid_UT.logical_not());
-  const torch::Tensor fine_U = fine_UT.all(1).to(torch::kCPU).contiguous();
-  const bool* rows = fine_U.data_ptr<bool>();
-  return std::vector<bool>(rows, rows + fine_U.numel());
-}
-
-// (items, longest) on the device. Silence up to `longest` is made there: an OWSM window is mostly
-// that, and copying it would take longer than encoding it.
-torch::Tensor Speech2Text::padded(const std::vector<Waveform>& waveforms,
-                                  const std::vector<std::size_t>& items,
-                                  std::int64_t longest) const {
-  std::int64_t heard = 1;
-  for (const std::size_t item : items)
-    heard = std::max(heard, std::min(static_cast<std::int64_t>(waveforms[item].size()), longest));
-  const auto rows = static_cast<std::int64_t>(items.size());
-  torch::Tensor host =
-      torch::empty({rows, heard}, torch::dtype(torch::kFloat32).pinned_memory(device_.is_cuda()));
-  float* to = host.data_ptr<float>();
-  at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const Waveform samples = waveforms[items[static_cast<std::size_t>(row)]];
-      const auto count = std::min(static_cast<std::int64_t>(samples.size()), heard);
-      std::copy_n(samples.data(), count, to + row * heard);
-      std::fill_n(to + row * heard + count, heard - count, 0.0F);
-    }
-  });
-  // The pinned memory is torch's to reuse, once the copy is over.
-  const torch::Tensor speech = host.to(device_, /*non_blocking=*/true);
-  return heard < longest ? torch::constant_pad_nd(speech, {0, longest - heard}) : speech;
-}
-
-Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
-                            const std::vector<std::size_t>& items,
-                            const std::vector<bool>& is_first) {
-  const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate(model_));
-  Lengths lengths;
-  std::int64_t longest = 0;
-  for (std::size_t item : items) {
-    lengths.push_back(has_window() ? window : static_cast<std::int64_t>(waveforms[item].size()));
-    longest = std::max(longest, lengths.back());
-  }
-  const std::int64_t width = width_of(model_);
-  torch::Tensor speech = padded(waveforms, items, longest);
-  if (width > 1) {
-    speech = speech.view({speech.size(0), longest / width, width});
-    for (std::int64_t& length : lengths) length /= width;
-  }
-  if (!is_owsm_ctc()) return model_->encode(speech, lengths);
-  std::vector<bool> knows_previous;
-  for (const std::size_t item : items) knows_previous.push_back(is_first.empty() || is_first[item]);
-  const AsrPrompt prompt = owsm_ctc_prompt(knows_previous);
-  return model_->encode(speech, lengths, &prompt);
-}
-
 void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
                                const std::vector<std::size_t>& items,
-                               std::vector<Recognised>& results) {
+                               std::vector<Recognised>& results, const Heard* begun) {
   const torch::NoGradGuard no_grad;
-  const Encoded encoded = encode(waveforms, items);
-  const std::vector<bool> fine = finite_rows(encoded);
+  const Heard heard = begun != nullptr ? *begun : hear(waveforms, items);
+  const Encoded& encoded = heard.encoded;
+  encoder_stream_.give_to_current(encoded.out);
   std::vector<std::size_t> good;
   for (std::size_t row = 0; row < items.size(); ++row) {
-    if (fine[row]) {
+    if (heard.is_finite[row]) {
       good.push_back(items[row]);
       continue;
     }
@@ -331,7 +298,7 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
   for (std::size_t row = 0; row < items.size(); ++row) {
     Recognised& result = results[items[row]];
     result.nbest = std::move(found[row]);
-    const double length = static_cast<double>(waveforms[items[row]].size()) / sample_rate(model_);
+    const double length = static_cast<double>(waveforms[items[row]].size()) / sample_rate();
     // What is heard in the silence that fills the window belongs to the end.
     for (Recognition& recognition : result.nbest)
       for (TokenSpan& time : recognition.times)
@@ -441,7 +408,7 @@ std::vector<std::vector<LanguageGuess>> Speech2Text::languages(
     throw ConfigError("the model knows no languages", "give a speech-to-text model (OWSM)");
   const torch::NoGradGuard no_grad;
   std::vector<std::vector<LanguageGuess>> out(waveforms.size());
-  const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate(model_));
+  const auto window = static_cast<std::int64_t>(owsm_window() * sample_rate());
   in_batches(std::vector<std::int64_t>(waveforms.size(), window),
              [&](const std::vector<std::size_t>& batch) {
                const auto found = owsm_->languages(encode(waveforms, batch), nbest);
@@ -457,7 +424,7 @@ std::vector<std::vector<LongSegment>> Speech2Text::decode_by_times(
                                   "tokens, which CTC does not know",
                                   options_.ctc_weight),
                       "set ctc_weight: 0.0");
-  const double rate = sample_rate(model_);
+  const double rate = sample_rate();
   const auto window = static_cast<std::size_t>(owsm_window() * rate);
   struct Progress {
     std::size_t offset = 0;
@@ -522,14 +489,14 @@ bool Speech2Text::is_long(Waveform waveform) const {
   // Twice, so that an utterance a little over the window is not torn: models bear that much.
   const double limit = has_window() ? owsm_window() : 2 * options_.window;
   return options_.cut != "never" && !model_->frontend.is_empty() &&
-         static_cast<double>(waveform.size()) > limit * sample_rate(model_);
+         static_cast<double>(waveform.size()) > limit * sample_rate();
 }
 
 std::vector<Piece> Speech2Text::pieces_of(Waveform waveform) const {
   const double window = is_owsm() ? std::min(options_.window, owsm_window()) : options_.window;
-  if (options_.cut == "energy") return cut_in_pauses(waveform, sample_rate(model_), window);
+  if (options_.cut == "energy") return cut_in_pauses(waveform, sample_rate(), window);
   const bool can_time = !model_->ctc.is_empty() || is_transducer();
-  return cut_evenly(waveform.size(), sample_rate(model_), window,
+  return cut_evenly(waveform.size(), sample_rate(), window,
                     can_time ? std::min(2.0, window / 4) : 0);
 }
 
@@ -552,7 +519,7 @@ Recognised Speech2Text::decode_cut(Waveform waveform, const std::vector<Piece>& 
 
 Recognised Speech2Text::join(const std::vector<Piece>& pieces,
                              std::span<const Recognised> found) const {
-  const double rate = sample_rate(model_);
+  const double rate = sample_rate();
   Recognised out;
   std::vector<std::int64_t> all;
   Recognition whole;
@@ -600,8 +567,7 @@ std::vector<LongSegment> Speech2Text::decode_long(const std::vector<float>& wave
                                                   double context) {
   if (is_owsm()) return decode_by_times({Waveform(waveform)})[0];
   if (is_owsm_ctc()) return decode_with_context({Waveform(waveform)})[0].segments;
-  return decode_cut(waveform, cut_evenly(waveform.size(), sample_rate(model_), window, context))
-      .segments;
+  return decode_cut(waveform, cut_evenly(waveform.size(), sample_rate(), window, context)).segments;
 }
 
 std::optional<double> Recognition::confidence() const {

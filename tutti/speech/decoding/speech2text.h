@@ -13,9 +13,10 @@
 // on the batches. A recording longer than two windows is cut (windows.h) and its pieces are decoded
 // as utterances are, so memory is bounded by the batch. Audio that cannot be decoded (too short, not
 // a number, silent) gives one empty hypothesis and says why in `problem`; the others go on.
-// Not thread-safe: one object per thread and device.
+// Not thread-safe: one object per thread and device, but for begin().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@
 #include "tutti/speech/decoding/windows.h"
 #include "tutti/speech/models/asr_model.h"
 #include "tutti/speech/models/language_model.h"
+#include "tutti/speech/ops/gpu/side_stream.h"
 #include "tutti/speech/text/token_list.h"
 
 namespace tutti::speech {
@@ -89,7 +91,23 @@ class Speech2Text {
               LanguageModel lm = nullptr);
   ~Speech2Text();
 
-  std::vector<Recognised> decode_waveforms(const std::vector<Waveform>& waveforms);
+  // What the encoder makes of a batch, and which of its rows can be searched.
+  struct Heard {
+    Encoded encoded;
+    std::vector<bool> is_finite;
+  };
+  // Why this cannot be decoded; empty: it can. From any thread.
+  std::string problem_of(Waveform waveform) const;
+  // The first half of decode_waveforms() for waveforms that come later, from a second thread while the
+  // first decodes: on a GPU the encoder then works beside the search. Null where the second half is
+  // to do all of it: on a CPU, or when something must be cut or does not fit.
+  // REQUIRES: no problem_of() them.
+  std::shared_ptr<Heard> begin(const std::vector<Waveform>& waveforms);
+  bool can_begin() const { return device_.is_cuda() && !is_owsm_ctc() && may_begin_; }
+
+  // `heard`: what begin() gave for the same waveforms.
+  std::vector<Recognised> decode_waveforms(const std::vector<Waveform>& waveforms,
+                                           std::shared_ptr<const Heard> heard = nullptr);
   std::vector<Recognised> decode(const std::vector<std::vector<float>>& waveforms);
   // A recording of any length, by windows. OWSM models say where their utterances end and the next
   // window begins there; for others windows overlap by `context` seconds on each side, and CTC
@@ -109,7 +127,7 @@ class Speech2Text {
   // In batches of like length; nothing is cut.
   std::vector<Recognised> decode_whole(const std::vector<Waveform>& waveforms);
   void decode_batch(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
-                    std::vector<Recognised>& results);
+                    std::vector<Recognised>& results, const Heard* begun = nullptr);
   std::vector<bool> finite_rows(const Encoded& encoded) const;
   bool is_long(Waveform waveform) const;
   std::vector<Piece> pieces_of(Waveform waveform) const;
@@ -122,7 +140,9 @@ class Speech2Text {
   bool too_short(std::size_t num_samples) const {
     return has_window() ? num_samples == 0 : speech::too_short(model_, num_samples);
   }
-  std::string problem_of(Waveform waveform) const;
+  // Values of a waveform per second: samples, or numbers of features made elsewhere.
+  int sample_rate() const;
+  std::vector<std::string> problems_of(const std::vector<Waveform>& waveforms) const;
   bool is_transducer() const { return !model_->predictor.is_empty(); }
   bool is_owsm_ctc() const { return !model_->prompt_encoder.is_empty(); }
   bool is_owsm() const { return !options_.lang_sym.empty() && !is_owsm_ctc(); }
@@ -139,11 +159,15 @@ class Speech2Text {
   void check_owsm_ctc() const;
   AsrPrompt owsm_ctc_prompt(const std::vector<bool>& knows_previous) const;
   std::vector<Recognised> decode_with_context(const std::vector<Waveform>& waveforms);
+  void give_memory_back();  // after it was too little
   void in_batches(const std::vector<std::int64_t>& lengths,
                   const std::function<void(const std::vector<std::size_t>&)>& run);
   torch::Tensor padded(const std::vector<Waveform>& waveforms,
                        const std::vector<std::size_t>& items, std::int64_t longest) const;
+  // On the encoder's stream (hearing.cpp); encode() for the current one.
   // `is_first`, by waveform: whether text_prev is what was said before it (OWSM-CTC); empty: of all.
+  Heard hear(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
+             const std::vector<bool>& is_first = {});
   Encoded encode(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
                  const std::vector<bool>& is_first = {});
 
@@ -151,6 +175,8 @@ class Speech2Text {
   TextCodec codec_;
   Speech2TextOptions options_;
   torch::Device device_;
+  SideStream encoder_stream_;
+  std::atomic<bool> may_begin_ = true;       // memory was never too little
   std::unique_ptr<BeamSearch> beam_search_;  // null: transducer, or greedy
   std::unique_ptr<OwsmSearch> owsm_;         // null: not an OWSM model
   OwsmCall owsm_call_;                       // how the next window is decoded

@@ -48,8 +48,7 @@ std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
 }
 
 // cuBLASLt counts column by column; read so, our matrices are transposed, and d' = b' a'.
-Plan make_plan(cublasLtHandle_t handle, const Gemm& call, bool with_bias, std::uint32_t alignment,
-               std::size_t bytes) {
+Plan describe(const Gemm& call, bool with_bias) {
   Plan plan;
   check(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -70,7 +69,10 @@ Plan make_plan(cublasLtHandle_t handle, const Gemm& call, bool with_bias, std::u
   layout(&plan.a, call.in, call.transpose_b ? call.k : call.n, call.transpose_b ? call.n : call.k);
   layout(&plan.b, call.in, call.transpose_a ? call.m : call.k, call.transpose_a ? call.k : call.m);
   layout(&plan.d, call.out, call.n, call.m);
+  return plan;
+}
 
+void ask(cublasLtHandle_t handle, Plan& plan, std::uint32_t alignment, std::size_t bytes) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -90,7 +92,6 @@ Plan make_plan(cublasLtHandle_t handle, const Gemm& call, bool with_bias, std::u
   cublasLtMatmulPreferenceDestroy(preference);
   if (found == 0) throw std::runtime_error("cuBLASLt: no way to multiply these matrices");
   plan.algorithm = best.algo;
-  return plan;
 }
 
 void forget(Plan& plan) {
@@ -99,12 +100,29 @@ void forget(Plan& plan) {
     cublasLtMatrixLayoutDestroy(layout);
 }
 
+// Up to a power of two or one and a half times it; few rows are as they are.
+std::int64_t about(std::int64_t rows) {
+  std::int64_t power = 256;
+  if (rows <= power) return rows;
+  while (power < rows) power *= 2;
+  return rows <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+// Whether the algorithm, which was asked for a larger product, does this one.
+bool serves(cublasLtHandle_t handle, const Plan& plan, std::size_t bytes) {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle, plan.operation, plan.a, plan.b, plan.d, plan.d,
+                                 &plan.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= bytes;
+}
+
 constexpr std::size_t kMaxPlans = 4096;  // every length of a batch has its own forty
 
 // Kept for the life of the process: a thread may end after the driver has.
 struct Plans {
   std::map<int, cublasLtHandle_t> handles;
   std::map<Key, Plan> plans;
+  std::map<Key, cublasLtMatmulAlgo_t> of_others;  // by about() as many rows
 };
 Plans& plans_of_thread() {
   thread_local Plans* plans = new Plans;
@@ -130,9 +148,26 @@ void gemm(const Gemm& call, const void* a, const void* b, const void* bias, void
     known.plans.clear();
     found = known.plans.end();
   }
-  if (found == known.plans.end())
-    found =
-        known.plans.emplace(key, make_plan(handle, call, bias != nullptr, alignment, bytes)).first;
+  if (found == known.plans.end()) {
+    Plan plan = describe(call, bias != nullptr);
+    bool is_known = false;
+    if (call.as_others) {
+      Gemm other = call;
+      other.m = about(call.m);
+      const Key others{device, other.m, call.n, call.k, flags, static_cast<int>(alignment)};
+      auto asked = known.of_others.find(others);
+      if (asked == known.of_others.end()) {
+        Plan larger = describe(other, bias != nullptr);
+        ask(handle, larger, alignment, bytes);
+        asked = known.of_others.emplace(others, larger.algorithm).first;
+        forget(larger);
+      }
+      plan.algorithm = asked->second;
+      is_known = serves(handle, plan, bytes);
+    }
+    if (!is_known) ask(handle, plan, alignment, bytes);
+    found = known.plans.emplace(key, plan).first;
+  }
   const Plan& plan = found->second;
   if (bias != nullptr)
     check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,

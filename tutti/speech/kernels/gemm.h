@@ -15,6 +15,9 @@ struct Gemm {
   bool transpose_a = false;  // a lies there as (k, m)
   bool transpose_b = false;  // b lies there as (n, k)
   bool accumulate = false;   // add to what is in d
+  // Done as a product of about as many rows is: to ask takes up to milliseconds, and in search every
+  // batch has a length of its own.
+  bool as_others = false;
   Number in = Number::kBFloat16, out = Number::kBFloat16;
 };
 

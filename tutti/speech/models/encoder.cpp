@@ -7,7 +7,6 @@
 
 #include "tutti/core/error.h"
 #include "tutti/speech/models/encoder_blocks.h"
-#include "tutti/speech/ops/fused.h"
 #include "tutti/trainer/autocast.h"
 #include "tutti/trainer/out_of_memory.h"
 
@@ -120,10 +119,26 @@ std::optional<RecordedShape> EncoderImpl::recorded_shape(std::int64_t batch,
   shape.rows = rounded_up(batch, 1, 16);
   shape.frames = rounded_up(output_length(input_frames), 8, 16);
   if (shape.rows * shape.frames > most_recorded_frames_) return std::nullopt;
-  // The most that give so many frames: all shorter ones fit.
-  for (shape.input_frames = input_frames; output_length(shape.input_frames + 1) <= shape.frames;)
-    ++shape.input_frames;
+  shape.input_frames = most_input_frames(input_frames, shape.frames);
   return shape;
+}
+
+// The most that give so many frames: all shorter ones fit.
+std::int64_t EncoderImpl::most_input_frames(std::int64_t input_frames, std::int64_t frames) const {
+  while (output_length(input_frames + 1) <= frames) ++input_frames;
+  return input_frames;
+}
+
+// Libraries choose kernels anew for every shape, which takes longer than a small batch: few lengths serve
+// all. Windows are of one length anyway.
+torch::Tensor EncoderImpl::of_few_lengths(const torch::Tensor& features_BTF,
+                                          const Lengths& lengths) const {
+  const std::int64_t given = features_BTF.size(1);
+  if (!replaying_ || !features_BTF.is_cuda() || is_training() || lengths.size() == 1 ||
+      !settings_.interctc_layer_idx.empty() || all_equal(lengths, given))
+    return features_BTF;
+  const std::int64_t frames = rounded_up(output_length(given), 8, 8);
+  return torch::constant_pad_nd(features_BTF, {0, 0, 0, most_input_frames(given, frames) - given});
 }
 
 torch::Tensor EncoderImpl::forward_recorded(const torch::Tensor& features_BTF,
@@ -143,6 +158,8 @@ torch::Tensor EncoderImpl::forward_recorded(const torch::Tensor& features_BTF,
 Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& lengths,
                              const Ctc& ctc, const EncoderPrompt* prompt) {
   Encoded result;
+  std::optional<WeightCasts::Scope> floats;
+  if (replaying_ && !is_training()) floats.emplace(&floats_);
   check_lengths(lengths);
   for (const std::int64_t length : lengths) result.lengths.push_back(output_length(length));
   const auto run = [this](std::int64_t layer, torch::nn::Module& module, auto function,
@@ -154,10 +171,11 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     return trainer::checkpointed(function, x, module.parameters());
   };
 
+  const torch::Tensor features =
+      prompt == nullptr ? of_few_lengths(features_BTF, lengths) : features_BTF;
   torch::Tensor x = run(
-      0, *embed_,
-      [this, lengths](const torch::Tensor& features) { return embed_->forward(features, lengths); },
-      features_BTF);
+      0, *embed_, [this, lengths](const torch::Tensor& in) { return embed_->forward(in, lengths); },
+      features);
 
   const std::int64_t batch = x.size(0), frames = x.size(1);
   const bool recorded = recorded_.is_on() && is_training() && prompt == nullptr &&
@@ -219,6 +237,8 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     }
   }
   result.out = norm_of(x, after_norm_);
+  if (features.size(1) > features_BTF.size(1))
+    result.out = result.out.narrow(1, 0, output_length(features_BTF.size(1)));
   return result;
 }
 
@@ -282,6 +302,8 @@ torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchConte
 void EncoderImpl::set_replaying(bool on) {
   replays_.clear();
   replaying_ = on;
+  floats_ = WeightCasts();
+  if (on) floats_.keep_floats(*this);
   collect_recorded();
 }
 

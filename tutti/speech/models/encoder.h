@@ -18,6 +18,7 @@
 #include "tutti/speech/models/lengths.h"
 #include "tutti/speech/models/modules.h"
 #include "tutti/speech/models/step_graph.h"
+#include "tutti/speech/ops/fused.h"
 #include "tutti/speech/ops/gpu/recorded_stack.h"
 #include "tutti/trainer/recompute.h"
 #include "tutti/trainer/recording.h"
@@ -90,11 +91,13 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   void check_lengths(const Lengths& lengths) const;  // as forward()
 
   // Outside training: an utterance alone goes through the blocks in one launch, recorded for each of
-  // few lengths at its second sight. REQUIRES: weights stay where they are, or this is said again.
+  // few lengths at its second sight. REQUIRES: weights stay as they are, or this is said again.
   void set_replaying(bool on);
   std::int64_t num_replayed() const { return num_replayed_; }
 
  private:
+  std::int64_t most_input_frames(std::int64_t input_frames, std::int64_t frames) const;
+  torch::Tensor of_few_lengths(const torch::Tensor& features_BTF, const Lengths& lengths) const;
   torch::Tensor add_positions(const torch::Tensor& x, const torch::Tensor& positions,
                               BatchContext& context);
   torch::Tensor run_recorded(const torch::Tensor& x, const BatchContext& context);
@@ -119,6 +122,7 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   std::vector<torch::Tensor> recorded_parameters_;
   std::int64_t most_recorded_frames_ = 0;  // of a batch: beyond, the GPU is slower than the host
   bool replaying_ = false;
+  WeightCasts floats_;  // while replaying
   std::map<std::vector<std::int64_t>, Replay> replays_;
   std::int64_t num_uses_ = 0, num_replayed_ = 0;
   std::int64_t last_frames_ = 0;  // of the utterance before

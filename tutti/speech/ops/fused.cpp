@@ -15,6 +15,7 @@ torch::Tensor as_factor(const torch::Tensor& x) {
 torch::Tensor product(const torch::Tensor& x, const torch::Tensor& weight,
                       const torch::Tensor& bias) {
   if (gpu::can_fuse_product(x, weight)) return gpu::fused_product(x, weight, bias);
+  if (gpu::can_multiply(x, weight, bias)) return gpu::multiplied(x, weight, bias);
   return torch::linear(x, weight, bias);
 }
 

@@ -70,9 +70,9 @@ torch::Tensor gated_convolution(const torch::Tensor& h_BTC, LayerNorm norm, Conv
 torch::Tensor join_dropped(const torch::Tensor& a_BTC, const torch::Tensor& b_BTC,
                            const torch::Tensor& valid_BT, double rate);
 
-// Copies of all weights of a model's linear layers in autocast's type, made by a few kernels at the
-// start of a training step; without them every product casts its own. While a Scope lives,
-// product() finds them.
+// Copies of a model's parameters in another type, which operations find while a Scope lives; without
+// them each casts its own, a kernel every time. In training: of all weights of linear layers in
+// autocast's type, made by a few kernels at the start of a step.
 class WeightCasts {
  public:
   class Scope {
@@ -87,6 +87,10 @@ class WeightCasts {
   };
   // Does nothing without CUDA autocast, or where some weights are elsewhere now (fsdp).
   [[nodiscard]] std::unique_ptr<Scope> refresh(const torch::nn::Module& model);
+  // Of a model in half precision that only infers: float32 copies of what kernels read as floats (all but
+  // the weights of linear layers), made once; they are found while a Scope lives. REQUIRES: parameters
+  // stay as they are, or this is said again.
+  void keep_floats(const torch::nn::Module& model);
   // The copy of `weight`, or undefined.
   torch::Tensor find(const torch::Tensor& weight, torch::ScalarType type) const;
 

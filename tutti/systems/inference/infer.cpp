@@ -18,7 +18,7 @@
 #include "tutti/systems/corpus.h"
 #include "tutti/systems/field_writer.h"
 #include "tutti/systems/fingerprints.h"
-#include "tutti/systems/inference/read_ahead.h"
+#include "tutti/systems/inference/batches_ahead.h"
 #include "tutti/systems/item_model.h"
 #include "tutti/systems/models/model_source.h"
 #include "tutti/systems/pack.h"
@@ -58,11 +58,12 @@ class DecodeProvider : public parallel::EnvironmentProvider {
   void build_env(parallel::Env& env) const override {
     std::shared_ptr<ItemModel> model = load_item_model(config());
     const auto sets = open_test_sets(config(), params().at("data_dir"), model->sample_rate());
-    env.put("samples", std::make_shared<ReadAhead>([sets, model](std::uint64_t index) {
-              data::Sample sample = sets->read(index);
-              model->prepare(sample);
-              return sample;
-            }));
+    const auto read = [sets, model](std::uint64_t index) {
+      data::Sample sample = sets->read(index);
+      model->prepare(sample);
+      return sample;
+    };
+    env.put("batches", std::make_shared<BatchesAhead>(read, model));
     env.put("model", std::move(model));
   }
 };
@@ -76,16 +77,16 @@ class DecodeRunner : public parallel::BaseRunner {
     return forward_batch(std::span(&index, 1), env)[0];
   }
 
-  // The next batch is read while this one is decoded.
+  // The next batch is read, and on a GPU begun, while this one is decoded.
   bool reads_ahead() const override { return true; }
   void expect(std::span<const std::uint64_t> indices, const parallel::Env& env) const override {
-    env.get<ReadAhead>("samples").expect(indices);
+    env.get<BatchesAhead>("batches").expect(indices);
   }
 
   std::vector<Json> forward_batch(std::span<const std::uint64_t> indices,
                                   const parallel::Env& env) const override {
-    const std::vector<data::Sample> samples = env.get<ReadAhead>("samples").take(indices);
-    std::vector<Json> results = env.get<ItemModel>("model").run(samples);
+    auto [order, samples, begun] = env.get<BatchesAhead>("batches").take(indices);
+    std::vector<Json> results = env.get<ItemModel>("model").run(samples, std::move(begun));
     for (std::size_t i = 0; i < samples.size(); ++i)
       results[i]["seconds"] = round_decimals(
           static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate),

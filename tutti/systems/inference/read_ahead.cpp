@@ -22,11 +22,14 @@ ReadAhead::~ReadAhead() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ReadAhead::want_locked(std::uint64_t index) {
+std::shared_ptr<ReadAhead::Slot> ReadAhead::want_locked(std::uint64_t index) {
   auto& slot = slots_[index];
-  if (slot) return;
-  slot = std::make_shared<Slot>();
-  queue_.push_back(index);
+  if (!slot) {
+    slot = std::make_shared<Slot>();
+    slot->index = index;
+    queue_.push_back(slot);
+  }
+  return slot;
 }
 
 void ReadAhead::expect(std::span<const std::uint64_t> indices) {
@@ -34,25 +37,41 @@ void ReadAhead::expect(std::span<const std::uint64_t> indices) {
     const std::lock_guard lock(mutex_);
     const std::set<std::uint64_t> wanted(indices.begin(), indices.end());
     std::erase_if(slots_, [&](const auto& entry) { return !wanted.contains(entry.first); });
-    std::erase_if(queue_, [&](std::uint64_t index) { return !wanted.contains(index); });
+    std::erase_if(queue_, [&](const auto& slot) {
+      return !slot->is_claimed && !wanted.contains(slot->index);
+    });
     for (const std::uint64_t index : indices) want_locked(index);
   }
   work_there_.notify_all();
 }
 
 std::vector<data::Sample> ReadAhead::take(std::span<const std::uint64_t> indices) {
-  std::vector<data::Sample> samples;
-  std::unique_lock lock(mutex_);
-  for (const std::uint64_t index : indices) want_locked(index);
+  return collect(claim(indices));
+}
+
+ReadAhead::Claim ReadAhead::claim(std::span<const std::uint64_t> indices) {
+  Claim claim;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t index : indices) {
+      claim.slots_.push_back(want_locked(index));
+      claim.slots_.back()->is_claimed = true;
+    }
+    for (const std::uint64_t index : indices) slots_.erase(index);
+  }
   work_there_.notify_all();
+  return claim;
+}
+
+std::vector<data::Sample> ReadAhead::collect(const Claim& claim) {
+  std::vector<data::Sample> samples;
   std::exception_ptr error;
-  for (const std::uint64_t index : indices) {
-    const std::shared_ptr<Slot> slot = slots_.at(index);
-    slot_done_.wait(lock, [&] { return slot->done; });
+  std::unique_lock lock(mutex_);
+  for (const auto& slot : claim.slots_) {
+    slot_done_.wait(lock, [&] { return slot->is_done; });
     if (!error) error = slot->error;
     samples.push_back(std::move(slot->sample));
   }
-  for (const std::uint64_t index : indices) slots_.erase(index);
   if (error) std::rethrow_exception(error);
   return samples;
 }
@@ -62,21 +81,20 @@ void ReadAhead::work() {
   for (;;) {
     work_there_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (stop_) return;
-    const std::uint64_t index = queue_.front();
+    const std::shared_ptr<Slot> slot = queue_.front();
     queue_.pop_front();
-    const std::shared_ptr<Slot> slot = slots_.at(index);
     lock.unlock();
     data::Sample sample;
     std::exception_ptr error;
     try {
-      sample = read_(index);
+      sample = read_(slot->index);
     } catch (...) {  // thrown by take(), to whom it concerns
       error = std::current_exception();
     }
     lock.lock();
     slot->sample = std::move(sample);
     slot->error = error;
-    slot->done = true;
+    slot->is_done = true;
     slot_done_.notify_all();
   }
 }

@@ -5,7 +5,7 @@
 //   samples.expect(this_batch_and_the_next);
 //   model.run(samples.take(this_batch));
 //
-// `read` is called from several threads at once. expect() and take() are for one thread.
+// `read` is called from several threads at once. All but collect() are for one thread.
 #pragma once
 
 #include <condition_variable>
@@ -32,29 +32,41 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Begins to read these, in this order, and forgets all others. Returns at once.
+  // Begins to read these, in this order, and forgets all others that nobody has claimed. Returns at once.
   void expect(std::span<const std::uint64_t> indices);
   // In the order asked for; waits for those that are not there yet. Throws what reading threw, of
   // the first in that order.
   std::vector<data::Sample> take(std::span<const std::uint64_t> indices);
 
+  // take() in two parts: another thread may collect() what was claimed.
+  class Claim;
+  Claim claim(std::span<const std::uint64_t> indices);
+  std::vector<data::Sample> collect(const Claim& claim);
+
  private:
   struct Slot {
-    bool done = false;
+    std::uint64_t index = 0;
+    bool is_done = false;
+    bool is_claimed = false;
     data::Sample sample;
     std::exception_ptr error;
   };
   void work();
-  void want_locked(std::uint64_t index);
+  std::shared_ptr<Slot> want_locked(std::uint64_t index);
 
   const Read read_;
   std::mutex mutex_;
   std::condition_variable work_there_, slot_done_;
   // guarded by mutex_
-  std::map<std::uint64_t, std::shared_ptr<Slot>> slots_;  // shared with who reads it
-  std::deque<std::uint64_t> queue_;
+  std::map<std::uint64_t, std::shared_ptr<Slot>> slots_;  // expected; shared with who reads it
+  std::deque<std::shared_ptr<Slot>> queue_;               // to be read
   bool stop_ = false;
   std::vector<std::thread> threads_;
+};
+
+class ReadAhead::Claim {
+  friend class ReadAhead;
+  std::vector<std::shared_ptr<Slot>> slots_;
 };
 
 }  // namespace tutti::systems

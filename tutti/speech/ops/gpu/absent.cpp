@@ -12,6 +12,12 @@ namespace {
 }  // namespace
 
 std::optional<torch::ScalarType> fused_product_type(const torch::Tensor&) { return std::nullopt; }
+bool can_multiply(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
+  return false;
+}
+torch::Tensor multiplied(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
+  no_kernels();
+}
 bool can_fuse_product(const torch::Tensor&, const torch::Tensor&) { return false; }
 torch::Tensor fused_product(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
   no_kernels();

@@ -5,6 +5,7 @@
 #ifdef TUTTI_WITH_CUDA_KERNELS
 #include "tutti/speech/ops/gpu/call.h"
 #include "tutti/speech/ops/gpu/conv.h"
+#include "tutti/speech/ops/gpu/tools.h"
 
 namespace tutti::speech {
 
@@ -25,11 +26,10 @@ class CudaDepthwiseConv : public torch::autograd::Function<CudaDepthwiseConv> {
     const PlainArithmetic plain;
     const c10::cuda::CUDAGuard guard(x.device());
     const torch::Tensor input = x.contiguous();
-    const torch::Tensor weight = weight_C1K.to(torch::kFloat32).contiguous();
+    const torch::Tensor weight = gpu::as_floats(weight_C1K);
     torch::Tensor y = torch::empty(input.sizes(),
                                    input.options().dtype(static_cast<torch::ScalarType>(out_type)));
-    depthwise_conv_into(y, input, weight, bias.to(torch::kFloat32).contiguous(),
-                        {.residual = residual});
+    depthwise_conv_into(y, input, weight, gpu::as_floats(bias), {.residual = residual});
     context->save_for_backward({input, weight});
     context->saved_data["weight_type"] = static_cast<std::int64_t>(weight_C1K.scalar_type());
     context->saved_data["residual"] = residual;

@@ -11,6 +11,11 @@ namespace tutti::speech::gpu {
 // Autocast's type where it is on for GPUs and x lies on one.
 std::optional<torch::ScalarType> fused_product_type(const torch::Tensor& x);
 
+// Half precision outside of training, with little for the host to do.
+bool can_multiply(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias);
+torch::Tensor multiplied(const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias);
+
 bool can_fuse_product(const torch::Tensor& x, const torch::Tensor& weight);
 torch::Tensor fused_product(const torch::Tensor& x, const torch::Tensor& weight,
                             const torch::Tensor& bias);

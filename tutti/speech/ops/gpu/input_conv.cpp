@@ -8,6 +8,7 @@
 #include "tutti/speech/kernels/input_conv.h"
 #include "tutti/speech/ops/gpu/call.h"
 #include "tutti/speech/ops/gpu/cuda_ops.h"
+#include "tutti/speech/ops/gpu/tools.h"
 
 namespace tutti::speech {
 
@@ -28,8 +29,6 @@ cuda::InputConvSize input_conv_size(const torch::Tensor& x_BTF, std::int64_t cha
 cuda::RowsSize rows_size(const torch::Tensor& x_BCTF) {
   return {.rows = x_BCTF.size(0) * x_BCTF.size(2) * x_BCTF.size(3), .channels = x_BCTF.size(1)};
 }
-
-torch::Tensor plain_float(const torch::Tensor& x) { return x.to(torch::kFloat32).contiguous(); }
 
 torch::Tensor float_buffer(std::int64_t size, const torch::Tensor& like) {
   return torch::empty({size}, like.options().dtype(torch::kFloat32));
@@ -133,9 +132,9 @@ class CudaFirstConvsRelu : public torch::autograd::Function<CudaFirstConvsRelu> 
                                const std::vector<std::int64_t>& strides, std::int64_t out_type) {
     const c10::cuda::CUDAGuard guard(features_BTF.device());
     const auto type = static_cast<torch::ScalarType>(out_type);
-    const torch::Tensor x = plain_float(features_BTF);
-    const Conv first{plain_float(weight_C133), plain_float(bias_C), strides[0]},
-        second{channels_last(weight_DCKK, type), plain_float(bias_D), strides[1]};
+    const torch::Tensor x = features_BTF.to(torch::kFloat32).contiguous();
+    const Conv first{gpu::as_floats(weight_C133), gpu::as_floats(bias_C), strides[0]},
+        second{channels_last(weight_DCKK, type), gpu::as_floats(bias_D), strides[1]};
     const torch::Tensor y = conv_relu(first_conv_relu(x, first, type), second);
     context->save_for_backward({x, first.weight, first.bias, second.weight, y});
     context->saved_data["strides"] = strides;
@@ -174,7 +173,7 @@ class CudaConvRelu : public torch::autograd::Function<CudaConvRelu> {
                                const torch::Tensor& bias_D, std::int64_t stride) {
     const c10::cuda::CUDAGuard guard(x_BCTF.device());
     const torch::Tensor x = x_BCTF.contiguous(kChannelsLast);
-    const Conv conv{channels_last(weight_DCKK, x.scalar_type()), plain_float(bias_D), stride};
+    const Conv conv{channels_last(weight_DCKK, x.scalar_type()), gpu::as_floats(bias_D), stride};
     const torch::Tensor y = conv_relu(x, conv);
     context->save_for_backward({x, conv.weight, y});
     context->saved_data["stride"] = stride;

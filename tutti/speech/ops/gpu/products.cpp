@@ -28,12 +28,13 @@ void multiply(const cuda::Gemm& call, const torch::Tensor& a, const torch::Tenso
 
 // x (.., K) times weight' (N, K), plus bias; (.., N).
 torch::Tensor times_weight(const torch::Tensor& x, const torch::Tensor& weight_NK,
-                           const torch::Tensor& bias_N) {
+                           const torch::Tensor& bias_N, bool as_others = false) {
   torch::Tensor y = fresh(with_last(x, weight_NK.size(0)), x.options());
   multiply({.m = matrix_of(x).rows,
             .n = weight_NK.size(0),
             .k = weight_NK.size(1),
             .transpose_b = true,
+            .as_others = as_others,
             .in = number_of(x),
             .out = number_of(x)},
            x, weight_NK, bias_N, y);
@@ -295,6 +296,23 @@ class FusedFeedForward : public Function<FusedFeedForward> {
 std::optional<torch::ScalarType> fused_product_type(const torch::Tensor& x) {
   if (!x.is_cuda() || !cuda_autocast_on()) return std::nullopt;
   return product_type(x);
+}
+
+bool can_multiply(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
+  const auto type = weight.scalar_type();
+  const auto readable = [&](const torch::Tensor& parameter) {
+    return !parameter.defined() || (parameter.scalar_type() == type && parameter.is_contiguous());
+  };
+  return has_cuda_ops(x) && !torch::GradMode::is_enabled() && !cuda_autocast_on() &&
+         (type == torch::kBFloat16 || type == torch::kFloat16) && x.scalar_type() == type &&
+         readable(weight) && readable(bias) && x.numel() > 0 && weight.size(0) % 8 == 0 &&
+         weight.size(1) % 8 == 0;
+}
+
+torch::Tensor multiplied(const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  return times_weight(x.contiguous(), weight, bias, /*as_others=*/true);
 }
 
 bool can_fuse_product(const torch::Tensor& x, const torch::Tensor& weight) {

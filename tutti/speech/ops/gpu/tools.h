@@ -126,10 +126,6 @@ inline bool is_plain(const torch::Tensor& parameter) {
          reinterpret_cast<std::uintptr_t>(parameter.data_ptr()) % 16 == 0;
 }
 
-// Kernels read parameters as floats; those of a model in half precision are few.
-inline torch::Tensor as_floats(const torch::Tensor& parameter) {
-  return is_plain(parameter) ? parameter : parameter.to(torch::kFloat32).contiguous();
-}
 inline bool can_be_floats(const torch::Tensor& parameter) {
   return is_plain(parameter) ||
          number_type(parameter.scalar_type()).value_or(cuda::Number::kFloat) !=
@@ -138,6 +134,11 @@ inline bool can_be_floats(const torch::Tensor& parameter) {
 
 // A copy of the weight in this type; of WeightCasts where one is at hand.
 torch::Tensor cast_weight(const torch::Tensor& weight, torch::ScalarType type);
+
+// Kernels read parameters as floats; those of a model in half precision are few.
+inline torch::Tensor as_floats(const torch::Tensor& parameter) {
+  return is_plain(parameter) ? parameter : cast_weight(parameter, torch::kFloat32);
+}
 
 }  // namespace tutti::speech::gpu
 #endif

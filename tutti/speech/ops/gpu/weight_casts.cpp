@@ -68,6 +68,20 @@ std::unique_ptr<WeightCasts::Scope> WeightCasts::refresh(const torch::nn::Module
 #endif
 }
 
+void WeightCasts::keep_floats(const torch::nn::Module& model) {
+  const torch::NoGradGuard no_grad;
+  *this = WeightCasts();
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (dynamic_cast<const LinearImpl*>(module.get())) continue;
+    for (const torch::Tensor& parameter : module->parameters(/*recurse=*/false)) {
+      if (!parameter.is_cuda() || parameter.scalar_type() == torch::kFloat32) continue;
+      places_[parameter.unsafeGetTensorImpl()] = weights_.size();
+      weights_.push_back(parameter);
+      casts_.push_back(parameter.to(torch::kFloat32).contiguous());
+    }
+  }
+}
+
 torch::Tensor WeightCasts::find(const torch::Tensor& weight, torch::ScalarType type) const {
   const auto place = places_.find(weight.unsafeGetTensorImpl());
   if (place == places_.end() || casts_[place->second].scalar_type() != type) return {};
@@ -85,6 +99,7 @@ WeightCasts::Scope::~Scope() { static_cast<void>(before_); }  // of CUDA only
 std::unique_ptr<WeightCasts::Scope> WeightCasts::refresh(const torch::nn::Module&) {
   return nullptr;
 }
+void WeightCasts::keep_floats(const torch::nn::Module&) {}
 torch::Tensor WeightCasts::find(const torch::Tensor&, torch::ScalarType) const { return {}; }
 
 }  // namespace tutti::speech
