@@ -87,9 +87,8 @@ class DecodeRunner : public parallel::BaseRunner {
     const std::vector<data::Sample> samples = env.get<ReadAhead>("samples").take(indices);
     std::vector<Json> results = env.get<ItemModel>("model").run(samples);
     for (std::size_t i = 0; i < samples.size(); ++i)
-      results[i]["seconds"] = round_decimals(
-          static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate),
-          kTimeDecimals);
+      results[i]["seconds"] = round_time(static_cast<double>(samples[i].speech.size()) /
+                                         std::max(1, samples[i].sample_rate));
     return results;
   }
 };
