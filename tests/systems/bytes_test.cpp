@@ -69,6 +69,12 @@ class Bytes : public testing::Test {
         {.argv = words, .env = env, .cwd = recipe.path(), .timeout = std::chrono::minutes(5)});
     ASSERT_TRUE(result.ok()) << result.describe();
   }
+  void train(const RecipeFolder& recipe, const std::string& training) const {
+    run(recipe,
+        {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
+         "--training_config", training},
+        {});
+  }
   // All recordings one after the other, twice, and 12 pieces of that, of 4 to 6 seconds.
   static void make_long_set(const RecipeFolder& recipe) {
     data::Audio whole;
@@ -104,10 +110,8 @@ class Bytes : public testing::Test {
 TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
   const RecipeFolder recipe("mini_an4");
   const std::string training = recipe.conf("training_asr_transformer.yaml");
-  run(recipe,
-      {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
-       "--training_config", training},
-      {});
+  train(recipe, training);
+  ASSERT_FALSE(HasFatalFailure());
   std::map<std::string, std::map<std::string, std::string>> written;
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
@@ -139,15 +143,12 @@ TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
   }
 }
 
-// A score is a sum over the utterance: those of several hundred have the same noise in every digit behind the
-// fourth. Pieces of one long recording, decoded in every way in which the order of sums differs.
+// A score is a sum over the utterance, and so is its noise. Pieces of one long recording, decoded in every way in which
+// the order of sums differs.
 TEST_F(Bytes, OfLongUtterancesAreTheSameInEveryBatchAndWithEveryNumberOfThreads) {
   const RecipeFolder recipe("mini_an4");
   const std::string training = recipe.conf("training_asr_transformer.yaml");
-  run(recipe,
-      {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
-       "--training_config", training},
-      {});
+  train(recipe, training);
   ASSERT_FALSE(HasFatalFailure());
   make_long_set(recipe);
   struct Way {
