@@ -385,14 +385,22 @@ void refuse_foreign_places(const std::vector<std::string>& command) {
       if (word.size() < 3 || word.front() != '{' || word.back() != '}') continue;
       const std::string inside = word.substr(1, word.size() - 2);
       const auto digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
-      const std::string ours = inside == "#" ? "{index}" : "{" + inside.substr(digits) + "}";
+      const bool has_digits = digits > 0;
+      std::string ours = "{" + inside.substr(digits) + "}";
       static const std::set<std::string> kOurs = {"{}", "{.}", "{/}", "{//}", "{/.}", "{index}"};
-      if ((digits == 0 && inside != "#") || !kOurs.contains(ours)) continue;
+      if (inside == "#")
+        ours = "{index} (it counts from 0)";
+      else if (inside == "%")  // a slot's number: of a GPU, most of the time
+        ours =
+            "{index}, the item's number (there are no slots: parallel.env=local_gpu gives every "
+            "worker a GPU of its own)";
+      else if (!has_digits || !kOurs.contains(ours))
+        continue;
       throw ConfigError(
           fmt::format("map: {} is GNU parallel's; here the command would get it as it stands",
                       word),
-          fmt::format("write {}{}; where {} is meant as it stands, put it into a script", ours,
-                      inside == "#" ? " (it counts from 0)" : "", word));
+          fmt::format("write {}; where {} is meant as it stands, put it into a script", ours,
+                      word));
     }
 }
 

@@ -66,6 +66,12 @@ TEST(Rounding, LeavesTheDigitsThatMeanSomething) {
   EXPECT_EQ(round_significant(123456.0, 3), 123000);
   EXPECT_EQ(round_significant(-0.00123456, 3), -0.00123);
   EXPECT_EQ(round_significant(0, 3), 0);
+  for (const auto& [score, written] :
+       {std::pair(-399.315, -399.0), std::pair(-1399.3, -1400.0), std::pair(-39.9315, -39.9),
+        std::pair(-0.39931, -0.4), std::pair(-9.996, -10.0), std::pair(0.12345, 0.12)})
+    EXPECT_EQ(round_score(score), written) << score;
+  EXPECT_FALSE(std::signbit(round_score(-0.001)));
+  EXPECT_TRUE(std::isinf(round_score(-INFINITY)));
 }
 
 }  // namespace

@@ -262,13 +262,16 @@ TEST_F(Everyday, NamesOfGnuParallelForTheItemAreAnswered) {
   for (const auto& [line, ours] :
        {std::pair("tutti map ::: a b -- echo {1}", "write {};"),
         std::pair("tutti map ::: a b -- 'cp {} \"{1.}\".x {1/.}'", "write {/.}"),
-        std::pair("tutti map ::: a b -- 'echo {} {#}'", "write {index}")}) {
+        std::pair("tutti map ::: a b -- 'echo {} {#}'", "write {index} (it counts from 0);"),
+        std::pair("tutti map ::: a b -- echo {} {%}", "there are no slots"),
+        std::pair("tutti map ::: a b -- 'echo {} \"{%}\"'", "write {index}, the item's number")}) {
     const auto r = sh(line);
     EXPECT_EQ(r.exit_code, 2) << line << r.out;
     EXPECT_THAT(r.err, HasSubstr("is GNU parallel's")) << line;
     EXPECT_THAT(r.err, HasSubstr(ours)) << line;
   }
   EXPECT_EQ(sh("tutti map ::: aab -- 'echo {} | sed -E s/a{2}/x/'").out, "xb\n");
+  EXPECT_EQ(sh("tutti map ::: a -- echo {} 5{%}").out, "a 5{%}\n");
 }
 
 TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {

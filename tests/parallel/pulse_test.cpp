@@ -54,5 +54,32 @@ TEST(RecentRate, ReachesBackAsFarAsItTakesWhereItemsAreLong) {
   EXPECT_GE(rate.window_s(), 1900);
 }
 
+// Ten items of 10 s, 9 s, ... 1 s of work, the longest first.
+TEST(TimeLeft, IsWeighedByCost) {
+  const std::vector<wire::IndexRange> work = {{0, 10}};
+  TimeLeft by_cost(work, [](std::uint64_t index) { return 10.0 - static_cast<double>(index); });
+  TimeLeft by_items(work, nullptr);
+  TimeLeft unknown(work, [](std::uint64_t index) { return index == 3 ? 0.0 : 7.0; });
+  RunReport report;
+  report.workers = {{.phase = "ready"}};
+  by_cost.tell(report);
+  EXPECT_FALSE(report.eta_s);
+  double seconds = 0;
+  const auto eta_s = [&](TimeLeft& left, std::uint64_t index) {
+    left.done(index);
+    RunReport now = report;
+    now.seconds = seconds;
+    left.tell(now);
+    return now.eta_s.value_or(-1);
+  };
+  for (std::uint64_t index = 0; index < 10; ++index) {
+    seconds += 10.0 - static_cast<double>(index);
+    EXPECT_DOUBLE_EQ(eta_s(by_cost, index), 55 - seconds) << index;
+    const double alike = seconds / static_cast<double>(index + 1) * static_cast<double>(9 - index);
+    EXPECT_DOUBLE_EQ(eta_s(by_items, index), alike) << index;
+    EXPECT_DOUBLE_EQ(eta_s(unknown, index), alike) << "not all have a cost: items are counted";
+  }
+}
+
 }  // namespace
 }  // namespace tutti::parallel

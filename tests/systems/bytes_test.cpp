@@ -8,6 +8,9 @@
 
 #include "tests/places.h"
 #include "tests/systems/recipe_folder.h"
+#include "tutti/core/json.h"
+#include "tutti/core/text.h"
+#include "tutti/data/io/audio.h"
 
 namespace tutti::systems {
 namespace {
@@ -66,16 +69,49 @@ class Bytes : public testing::Test {
         {.argv = words, .env = env, .cwd = recipe.path(), .timeout = std::chrono::minutes(5)});
     ASSERT_TRUE(result.ok()) << result.describe();
   }
+  void train(const RecipeFolder& recipe, const std::string& training) const {
+    run(recipe,
+        {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
+         "--training_config", training},
+        {});
+  }
+  // All recordings one after the other, twice, and 12 pieces of that, of 4 to 6 seconds.
+  static void make_long_set(const RecipeFolder& recipe) {
+    data::Audio whole;
+    for (const char* part : {"train", "valid", "test", "train", "valid", "test"}) {
+      const std::string name = std::string("data/") + part + ".jsonl";
+      for (const auto& line : split(trim(recipe.read(name)), '\n')) {
+        const fs::path audio = parse_json(line, name).at("audio").get<std::string>();
+        const data::Audio one = data::read_audio(recipe.path() / "data" / audio);
+        whole.sample_rate = one.sample_rate;
+        whole.samples.insert(whole.samples.end(), one.samples.begin(), one.samples.end());
+      }
+    }
+    data::write_wav(recipe.path() / "data/whole.wav", whole);
+    std::string lines;
+    for (int i = 0; i < 12; ++i)
+      lines += to_json_line({{"id", "long" + std::to_string(100 + i)},
+                             {"audio", "whole.wav"},
+                             {"text", "A"},
+                             {"begin", 0.1 * i},
+                             {"end", 0.1 * i + 4 + 0.2 * i}}) +
+               "\n";
+    write_file_atomic(recipe.path() / "data/long.jsonl", lines);
+    std::string text = recipe.read("conf/inference.yaml");
+    const auto begin = text.find("dataset:"), end = text.find("\nmodel:");
+    text.replace(begin, end - begin,
+                 "dataset:\n  test:\n    - {name: long, data_src_args: {manifest: "
+                 "\"${recipe_dir}/data/long.jsonl\"}}\n");
+    write_file_atomic(recipe.path() / "conf/inference_long.yaml", text);
+  }
   std::string archive_;
 };
 
 TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
   const RecipeFolder recipe("mini_an4");
   const std::string training = recipe.conf("training_asr_transformer.yaml");
-  run(recipe,
-      {"run", "--stages", "create_dataset", "train_tokenizer", "collect_stats", "train",
-       "--training_config", training},
-      {});
+  train(recipe, training);
+  ASSERT_FALSE(HasFatalFailure());
   std::map<std::string, std::map<std::string, std::string>> written;
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
@@ -105,6 +141,50 @@ TEST_F(Bytes, AreTheSameUnderEveryKernelInstructionSetAndNumberOfWorkers) {
     for (const auto& [file, bytes] : files)
       EXPECT_EQ(bytes, first.at(file)) << file << " under " << name << " and " << first_name;
   }
+}
+
+// A score is a sum over the utterance, and so is its noise. Pieces of one long recording, decoded in every way in which
+// the order of sums differs.
+TEST_F(Bytes, OfLongUtterancesAreTheSameInEveryBatchAndWithEveryNumberOfThreads) {
+  const RecipeFolder recipe("mini_an4");
+  const std::string training = recipe.conf("training_asr_transformer.yaml");
+  train(recipe, training);
+  ASSERT_FALSE(HasFatalFailure());
+  make_long_set(recipe);
+  struct Way {
+    std::string threads, batch;
+    std::map<std::string, std::string> env;
+  };
+  std::vector<Way> ways;
+  for (const char* threads : {"1", "2"})
+    for (const char* batch : {"1", "4", "8"}) ways.push_back({threads, batch, {}});
+  for (const Setting& setting : settings()) ways.push_back({"1", "4", setting.env});
+  std::set<std::string> written;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    auto env = ways[i].env;
+    env["OMP_NUM_THREADS"] = ways[i].threads;
+    const fs::path out = recipe.path() / ("way_" + std::to_string(i));
+    run(recipe,
+        {"infer", "--inference_config", recipe.conf("inference_long.yaml"), "--training_config",
+         training, "+batch_size=" + ways[i].batch, "model.beam_size=2", "+model.nbest=2",
+         "+model.token_times=true", "parallel.n_workers=1",
+         "+parallel.options.threads_per_worker=" + ways[i].threads,
+         "inference_dir=" + out.string()},
+        env);
+    ASSERT_FALSE(HasFatalFailure());
+    written.insert(read_file(out / "long/results.jsonl"));
+    EXPECT_EQ(written.size(), 1U) << "threads " << ways[i].threads << ", batch " << ways[i].batch
+                                  << ", " << testing::PrintToString(ways[i].env);
+  }
+  double lowest = 0;
+  std::size_t count = 0;
+  for (const auto& line : split(trim(*written.begin()), '\n')) {
+    lowest =
+        std::min(lowest, parse_json(line, "results.jsonl").at("result").at("score").get<double>());
+    ++count;
+  }
+  EXPECT_EQ(count, 12U);
+  EXPECT_LT(lowest, -300) << "the scores are small: nothing is shown";
 }
 
 }  // namespace

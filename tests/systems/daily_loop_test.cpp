@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <regex>
 
 #include "tests/places.h"
 #include "tests/systems/built_recipe.h"
@@ -262,6 +263,15 @@ TEST_F(DailyLoop, AKilledDecodingGoesOnWithOtherWorkersAndOtherOverlays) {
       {.argv = many_command({"parallel.n_workers=2"}), .timeout = std::chrono::minutes(3)});
   ASSERT_TRUE(more.ok()) << more.describe();
   expect_whole(150);
+  // The real-time factor is of what this run has decoded.
+  std::smatch said;
+  ASSERT_TRUE(std::regex_search(more.err, said,
+                                std::regex("many: (\\d+) utterances, .* of audio in .*real-time "
+                                           "factor .*; (\\d+) were there before")))
+      << more.err;
+  EXPECT_GT(std::stoi(said[1]), 0);
+  EXPECT_GT(std::stoi(said[2]), 0);
+  EXPECT_EQ(std::stoi(said[1]) + std::stoi(said[2]), 150);
 
   EXPECT_TRUE(fs::is_empty(scratch.path())) << "a killed driver left something in $TMPDIR";
   ::unsetenv("TMPDIR");

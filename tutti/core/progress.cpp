@@ -32,10 +32,9 @@ std::string fitted_line(double share, const std::string& text, std::size_t colum
   return fitted(columns);
 }
 
-std::string rate_and_rest(double rate, std::uint64_t left) {
+std::string rate_and_rest(double rate, std::uint64_t left, std::optional<double> eta_s) {
   std::string text = fmt::format("{:.4g}/s", rate);
-  if (left > 0)
-    text += ", ETA " + (rate > 0 ? format_duration(static_cast<double>(left) / rate) : "?");
+  if (left > 0) text += ", ETA " + (eta_s ? format_duration(*eta_s) : "?");
   return text;
 }
 
@@ -48,8 +47,10 @@ std::string ProgressBar::line(const std::string& what, std::uint64_t done, std::
                               double seconds) {
   const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  const std::uint64_t left = total - std::min(total, done);
+  const auto eta_s = rate > 0 ? std::optional(static_cast<double>(left) / rate) : std::nullopt;
   return fmt::format("{}: {}/{} ({:.0f} %), {}", what, done, total, 100 * share,
-                     rate_and_rest(rate, total - std::min(total, done)));
+                     rate_and_rest(rate, left, eta_s));
 }
 
 void ProgressBar::add(std::uint64_t count) noexcept try {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -21,8 +22,8 @@ std::string progress_bar(double share, std::size_t width = 16);
 // end; the bar goes rather than the ETA.
 std::string fitted_line(double share, const std::string& text, std::size_t columns);
 
-// "120/s, ETA 6.2 s"; without the second half when nothing is left.
-std::string rate_and_rest(double rate, std::uint64_t left);
+// "120/s, ETA 6.2 s"; without the second half when nothing is left. `eta_s`: "?" without.
+std::string rate_and_rest(double rate, std::uint64_t left, std::optional<double> eta_s);
 
 // Thread-safe; never throws. The line goes away with the object.
 class ProgressBar {

@@ -9,6 +9,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/log.h"
 #include "tutti/parallel/run/engine.h"
+#include "tutti/parallel/run/recent_rate.h"
 #include "tutti/parallel/run/run_plan.h"
 #include "tutti/parallel/wire/ranges.h"
 #include "tutti/parallel/wire/signals.h"
@@ -76,6 +77,7 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   schedule_options.batch_size = plan.spec.batch_size;
   schedule_options.speculate = options.speculate;
   schedule_options.first_guess_seconds = engine_->item_seconds(job_key(plan.spec));
+  TimeLeft left(plan.work, options.cost);
   auto run = std::make_shared<RunState>(
       plan.spec, Schedule(std::move(plan.work), request.indices.bound(), schedule_options),
       options.max_buffered_bytes);
@@ -100,6 +102,7 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
   for (bool over = false; !over;) {
     if (run->pop(batch, std::chrono::milliseconds(50), over))
       for (const Outcome& outcome : batch.outcomes) {
+        left.done(outcome.index);
         on_outcome(outcome);
         if (options.on_outcome) options.on_outcome(outcome);
       }
@@ -116,11 +119,14 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
     const auto now = std::chrono::steady_clock::now();
     if (request.on_tick && !over && now - last_tick > std::chrono::milliseconds(100)) {
       last_tick = now;
-      request.on_tick(run->latest_report(), false);
+      RunReport report = run->latest_report();
+      left.tell(report);
+      request.on_tick(report, false);
     }
   }
   guard.over = true;
   RunReport report = run->latest_report();
+  left.tell(report);
   if (request.on_tick) request.on_tick(report, true);
   try {
     if (run->error()) std::rethrow_exception(run->error());

@@ -54,7 +54,7 @@ struct Outcome;
 struct RunOptions {
   std::uint64_t batch_size = 1;
   bool speculate = false;
-  std::function<double(std::uint64_t)> cost;  // order hint, see BaseRunner::cost
+  std::function<double(std::uint64_t)> cost;  // see BaseRunner::cost
   std::optional<int> max_retries;
   std::optional<std::string> on_error;         // "stop" or "skip"
   std::optional<double> item_timeout_s;        // 0: none
@@ -108,8 +108,10 @@ struct RunReport {
   std::uint64_t refused_peers = 0;  // failed handshakes since the client was made
   double seconds = 0;
   double first_result_s = 0;
-  double rate = 0;            // items per second lately (run/recent_rate.h); 0: not known yet
-  double rate_window_s = 0;   // what "lately" is
+  double rate = 0;           // items per second lately (run/recent_rate.h); 0: not known yet
+  double rate_window_s = 0;  // what "lately" is
+  std::optional<double>
+      eta_s;                  // of what is left, by cost where items have one; empty: not known yet
   double utilisation = 0;     // busy time over the workers' time up
   std::string waiting;        // "2 jobs wait: REASON", in the scheduler's words; empty: none does
   std::string failed_starts;  // "3 starts of workers failed: node7 2 of 2"; empty: none

@@ -53,7 +53,8 @@ class BaseRunner {
 
   // ---- on the driver
   // Order hint: items are started by falling cost (long utterances first, batches of like length).
-  // The default, all alike, keeps the list's order.
+  // The default, all alike, keeps the list's order. Where all are above 0 they weigh the items in the
+  // ETA: let them be in proportion to the time that items take.
   virtual double cost(std::uint64_t /*index*/) const { return 0; }
   virtual void open_writers(const std::filesystem::path& /*output_dir*/) {}
   virtual void write_record(std::uint64_t /*index*/, const Json& /*result*/) {}

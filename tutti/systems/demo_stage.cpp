@@ -6,6 +6,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/rounding.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/systems/demo/server.h"
 #include "tutti/systems/models/model_source.h"
@@ -31,11 +32,13 @@ Json recognise(Recognizer& recognizer, const std::string& path) {
   const auto& best = recognised.nbest.at(0);
   Json tokens = Json::array();
   for (std::size_t i = 0; i < best.times.size(); ++i)
-    tokens.push_back(
-        {{"token", best.tokens[i]}, {"begin", best.times[i].begin}, {"end", best.times[i].end}});
+    tokens.push_back({{"token", best.tokens[i]},
+                      {"begin", round_time(best.times[i].begin)},
+                      {"end", round_time(best.times[i].end)}});
   Json nbest = Json::array();
   for (const auto& other : recognised.nbest)
-    nbest.push_back({{"text", other.text}, {"score", other.score ? Json(*other.score) : Json()}});
+    nbest.push_back(
+        {{"text", other.text}, {"score", other.score ? Json(round_score(*other.score)) : Json()}});
   return {{"text", best.text},
           {"tokens", tokens},
           {"nbest", nbest},

@@ -11,12 +11,10 @@
 namespace tutti::systems {
 namespace {
 
-double score_of(double value) { return round_decimals(value, kScoreDecimals); }
 // What nobody scored has no number that could be taken for one.
 Json score_of(const std::optional<double>& value) {
-  return value ? Json(score_of(*value)) : Json();
+  return value ? Json(round_score(*value)) : Json();
 }
-double time_of(double seconds) { return round_decimals(seconds, kTimeDecimals); }
 
 Json hypothesis_fields(const speech::Recognition& found) {
   Json fields = {{"score", score_of(found.score)},
@@ -29,11 +27,12 @@ Json hypothesis_fields(const speech::Recognition& found) {
   }
   if (!found.times.empty()) {
     Json& times = fields["token_times"] = Json::array();
-    for (const auto& span : found.times) times.push_back({time_of(span.begin), time_of(span.end)});
+    for (const auto& span : found.times)
+      times.push_back({round_time(span.begin), round_time(span.end)});
   }
   if (!found.token_confidences.empty()) {
     Json& sure = fields["token_confidences"] = Json::array();
-    for (const double value : found.token_confidences) sure.push_back(score_of(value));
+    for (const double value : found.token_confidences) sure.push_back(round_score(value));
   }
   return fields;
 }
@@ -94,10 +93,10 @@ class LanguageItemModel final : public ItemModel {
       Json result = {{"utt_id", samples[i].uid},
                      {"hyp", found[i][0].language},
                      {"ref", samples[i].text},
-                     {"score", score_of(found[i][0].probability)}};
+                     {"score", round_score(found[i][0].probability)}};
       for (const auto& guess : found[i])
         result["nbest"].push_back(
-            {{"text", guess.language}, {"score", score_of(guess.probability)}});
+            {{"text", guess.language}, {"score", round_score(guess.probability)}});
       results.push_back(std::move(result));
     }
     return results;
@@ -147,8 +146,9 @@ Json recognition_fields(const speech::Recognised& recognised) {
   Json fields = {{"hyp", best.text}};
   fields.update(hypothesis_fields(best));
   for (const auto& segment : recognised.segments)
-    fields["segments"].push_back(
-        {{"begin", time_of(segment.begin)}, {"end", time_of(segment.end)}, {"text", segment.text}});
+    fields["segments"].push_back({{"begin", round_time(segment.begin)},
+                                  {"end", round_time(segment.end)},
+                                  {"text", segment.text}});
   if (recognised.nbest.size() > 1)
     for (const auto& other : recognised.nbest) {
       Json alternative = {{"text", other.text}};

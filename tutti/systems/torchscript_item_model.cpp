@@ -103,7 +103,7 @@ class TorchScriptItemModel final : public ItemModel {
       const at::Tensor scores = outputs[0][row].to(at::kFloat).log_softmax(-1);
       const auto best = scores.argmax().item<std::int64_t>();
       fields["hyp"] = tokens_.token(static_cast<int>(best));
-      fields["score"] = round_decimals(scores[best].item<double>(), kScoreDecimals);
+      fields["score"] = round_score(scores[best].item<double>());
     }
     for (std::size_t i = 0; i < settings_.outputs.size() && i < outputs.size(); ++i)
       fields[settings_.outputs[i]] = tensor_json(outputs[i][row]);

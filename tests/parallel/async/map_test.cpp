@@ -92,6 +92,25 @@ TEST_F(AsyncMap, TheKeyInTheConfigDoesTheSameAndLargeResultsGoThroughFiles) {
   EXPECT_EQ(results(out_), results(quiet_));
 }
 
+TEST_F(AsyncMap, KilledBeforeItsFirstWordItIsNotCalledQueued) {
+  const std::vector<std::string> command = {"sleep", "1000"};
+  ASSERT_EQ(map(out_, "4", command, "n_workers: 1").exit_code, 0);
+  const Json job = parse_json(read_file(async_folder(out_) / "jobs/0"), "jobs/0");
+  const std::string supervisor = job["job_id"];
+  ASSERT_TRUE(wait_until([&] { return !workers().empty(); }));
+  ASSERT_EQ(::kill(std::stoi(supervisor), SIGKILL), 0);
+  for (const pid_t pid : workers()) ::kill(-pid, SIGKILL);
+  ASSERT_TRUE(wait_until([&] { return workers().empty(); }));
+  // The kill came before the worker had said that it is there.
+  for (const auto& note : fs::directory_iterator(async_folder(out_) / "workers"))
+    fs::remove(note.path());
+  const auto status = tutti({"status", out_.string()});
+  EXPECT_THAT(status.out, HasSubstr("died, 0 of 4 items ok"));
+  EXPECT_THAT(status.out, HasSubstr("its worker (process " + supervisor + ") is gone"));
+  const auto again = map(out_, "4", {"sleep", "1000"}, "n_workers: 1");  // not "in use"
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+}
+
 TEST_F(AsyncMap, StatusAndCancelWorkWhileItRunsAndAnyModeResumes) {
   const std::vector<std::string> command = {"sh", "-c", "sleep 0.05; echo {}"};
   ASSERT_EQ(map(out_, "200", command, "n_workers: 2").exit_code, 0);

@@ -108,6 +108,7 @@ void AsyncJob::write(const fs::path& folder) const {
   json["beat_s"] = beat_s;
   json["stale_s"] = stale_s;
   json["submitted"] = submitted;
+  submitter.put_into(json["submitter"]);
   write_file_atomic(folder / "job.json", json.dump() + "\n", 0600);
 }
 
@@ -138,6 +139,7 @@ AsyncJob AsyncJob::read(const fs::path& folder) {
     json.at("beat_s").get_to(job.beat_s);
     json.at("stale_s").get_to(job.stale_s);
     json.at("submitted").get_to(job.submitted);
+    job.submitter = ProcessIdentity::from_json(json.value("submitter", Json()));
     return job;
   } catch (const Json::exception& error) {
     throw DataError(path.string() + ": " + error.what());

@@ -50,6 +50,7 @@ struct AsyncJob {
   double beat_s = 0.5;
   double stale_s = 20;  // a worker without a heartbeat for so long has lost its claims
   double submitted = 0;
+  ProcessIdentity submitter;  // tells on which machine local workers are
 
   void write(const std::filesystem::path& async_folder) const;
   // Throws IoError when there is none or another user could have written it, DataError when it is not one.

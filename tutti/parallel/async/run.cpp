@@ -96,16 +96,20 @@ bool pieces_done(const fs::path& folder, const AsyncJob& job) {
   return true;
 }
 
-// Whether a process of this machine that was started as a worker is there, though no heartbeat is: on
-// a busy machine a program with large libraries takes longer to load than any grace.
-bool starts_here(const fs::path& output_folder, const AsyncJob& job) {
-  if (!is_local(job.settings)) return false;
-  for (const JobStatus& noted : noted_jobs(output_folder)) {
+// Whether a worker of this machine, or who keeps one alive, is there though no heartbeat is: on a busy
+// machine a program with large libraries takes longer to load than any grace. Empty: that cannot be
+// known, as they are another machine's or just being started.
+std::optional<bool> starts_here(const fs::path& output_folder, const AsyncJob& job) {
+  const bool of_this_machine = is_local(job.settings) && job.submitter.alive().has_value();
+  if (!of_this_machine || noted_jobs(output_folder).empty()) return std::nullopt;
+  std::error_code ignored;  // no /proc: nobody is seen
+  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     try {
-      if (read_file(fs::path("/proc") / noted.job_id / "cmdline").find(job.generation) !=
-          std::string::npos)
+      if (read_file(entry.path() / "cmdline").find(job.generation) != std::string::npos)
         return true;
-    } catch (const IoError&) {  // it has ended
+    } catch (const IoError&) {  // it has ended, or is none of ours
     }
   }
   return false;
@@ -147,6 +151,16 @@ std::string about_stillborn(const std::vector<JobStatus>& ended,
                      last.reason.empty() ? "it ended without an error" : last.reason,
                      words.empty() ? fmt::format("; {} says nothing", last.log.string()) : words,
                      kStillbornAdvice);
+}
+
+// Processes of a local run that are gone without a heartbeat; empty: there were none.
+std::string about_unseen(const std::vector<JobStatus>& noted) {
+  if (noted.empty()) return "";
+  return fmt::format("{} gone and never began{}",
+                     noted.size() == 1
+                         ? fmt::format("its worker (process {}) is", noted[0].job_id)
+                         : fmt::format("its workers (processes {}) are", join(ids_of(noted), ", ")),
+                     last_words(noted.back().log));
 }
 
 // Some refusals come after the submission: one look, as nobody else will.
@@ -207,6 +221,7 @@ std::vector<JobStatus> submit_async(RunFolder& folder, const ParallelSettings& s
   run.beat_s = async_options.beat_s;
   run.stale_s = async_options.stale_s > 0 ? async_options.stale_s : (is_local(settings) ? 3 : 20);
   run.submitted = Clock::system().unix_seconds();
+  run.submitter = ProcessIdentity::self();
   const fs::path shared = async_folder(folder.path());
   make_private_folder(shared);
   for (const char* name : {"claims", "workers", "jobs", "ids"}) make_private_folder(shared / name);
@@ -329,9 +344,8 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
     const auto failed = std::find_if(state.ended.begin(), state.ended.end(), [](const auto& one) {
       return one.phase == JobPhase::kFailed;
     });
-    const bool starts =
-        notes.empty() && (Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds ||
-                          starts_here(output_folder, job));
+    const bool in_grace = Clock::system().unix_seconds() - job.submitted < kStartGraceSeconds;
+    const bool starts = notes.empty() && starts_here(output_folder, job).value_or(in_grace);
     if (!stop && (!state.jobs.empty() || starts)) {
       state.state = "queued";
       if (!state.jobs.empty()) state.reason = state.jobs.front().reason;
@@ -347,6 +361,8 @@ AsyncState state_at_one_look(const fs::path& output_folder, const AsyncJob& job,
       }
       if (state.reason.empty() && failed != state.ended.end())
         state.reason = fmt::format("job {}: {}", failed->job_id, failed->reason);
+      if (state.reason.empty() && notes.empty() && is_local(job.settings))
+        state.reason = about_unseen(noted_jobs(output_folder));
     }
   }
   return state;

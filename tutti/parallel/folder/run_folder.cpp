@@ -388,8 +388,7 @@ void RunFolder::tick(const RunReport& report) {
   status["seconds"] = report.seconds;
   status["rate"] = report.rate;
   status["rate_window_s"] = report.rate_window_s;
-  const std::uint64_t left = live_.total - std::min(live_.total, live_.ok + live_.failed);
-  status["eta_s"] = report.rate > 0 ? Json(static_cast<double>(left) / report.rate) : Json();
+  status["eta_s"] = report.eta_s ? Json(*report.eta_s) : Json();
   status["workers_lost"] = report.workers_lost;
   status["items_handed_again"] = report.handed_again;
   status["utilisation"] = report.utilisation;

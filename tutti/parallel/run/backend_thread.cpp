@@ -55,23 +55,41 @@ BackendThread::BackendThread(const Make& make, CommandRunner& runner, Mailbox& m
       runner_(std::make_unique<Runner>(runner)),
       backend_(make(*runner_)),
       thread_(std::make_unique<SideThread>()) {
-  if (options_.keep_record) thread_->post([this] { cancel_left_over(); });
+  if (options_.keep_record) thread_->post([this] { take_over(); });
 }
 
-void BackendThread::cancel_left_over() noexcept try {
-  if (!options_.keep_record) return;
-  const bool first = !earlier_;
-  if (first) earlier_ = JobRecord::read(options_.run_folder);
-  if (earlier_->life.empty()) return;
-  const LeftOver jobs = earlier_->end_jobs(options_.run_folder, *runner_);
-  earlier_->job_ids = jobs.left;
-  if (first) noted_ = jobs.left;
-  if (!jobs.all_gone()) return;
-  earlier_ = JobRecord{};
-  std::error_code ignored;  // it would only be read once more
-  if (first) std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
-} catch (const std::exception& error) {
+namespace {
+
+void warn_of_left_over(const std::exception& error) {
   log::warning("cannot end what an earlier driver has left: {}", error.what());
+}
+
+}  // namespace
+
+// What cannot be ended now stays on record, beside our own jobs.
+void BackendThread::take_over() noexcept try {
+  earlier_ = JobRecord::read(options_.run_folder);
+  if (earlier_->life.empty()) return;
+  const LeftOver jobs = end_earlier_jobs();
+  noted_ = jobs.left;
+  std::error_code ignored;  // it would only be read once more
+  if (jobs.all_gone()) std::filesystem::remove(JobRecord::path(options_.run_folder), ignored);
+} catch (const std::exception& error) {
+  warn_of_left_over(error);
+}
+
+LeftOver BackendThread::end_earlier_jobs() {
+  LeftOver jobs = earlier_->end_jobs(options_.run_folder, *runner_);
+  earlier_->job_ids = jobs.left;
+  if (jobs.all_gone()) earlier_ = JobRecord{};
+  return jobs;
+}
+
+// The record is ours by now: forget_own() writes what is left into it.
+void BackendThread::end_earlier_jobs_again() noexcept try {
+  if (!earlier_->life.empty()) end_earlier_jobs();
+} catch (const std::exception& error) {
+  warn_of_left_over(error);
 }
 
 BackendThread::~BackendThread() { close(); }
@@ -149,7 +167,10 @@ void BackendThread::close() noexcept {
   runner_->stop();
   thread_->drop_queued();
   thread_->post([this] {
-    cancel_left_over();  // it was dropped with the rest of the queue, or not all went
+    if (options_.keep_record && !earlier_)
+      take_over();  // dropped with the rest of the queue
+    else if (options_.keep_record)
+      end_earlier_jobs_again();
     const bool all_gone = backend_->cancel();
     backend_.reset();
     if (options_.keep_record && all_gone) forget_own();

@@ -57,7 +57,9 @@ class BackendThread {
  private:
   class Runner;
   void note(std::vector<std::string> job_ids);  // side thread
-  void cancel_left_over() noexcept;             // side thread
+  void take_over() noexcept;                    // side thread: the record of an earlier driver
+  LeftOver end_earlier_jobs();                  // side thread
+  void end_earlier_jobs_again() noexcept;       // side thread
   void forget_own() noexcept;                   // side thread: the record is of others, or none
 
   const Options options_;

@@ -46,7 +46,7 @@ std::string Progress::line(const RunReport& report, std::uint64_t total,
       total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0);
   if (report.failed > 0) text += fmt::format(", {} failed", report.failed);
   if (report.rate > 0 || up > 0)  // before that "0/s" would say nothing
-    text += ", " + rate_and_rest(report.rate, total - std::min(total, done));
+    text += ", " + rate_and_rest(report.rate, total - std::min(total, done), report.eta_s);
   text += ", " + count_workers(up, there);
   if (up > 0) text += fmt::format(" (busy {:.0f}-{:.0f} %)", 100 * idlest, 100 * busiest);
   if (!report.waiting.empty()) text += ", " + report.waiting;

@@ -9,6 +9,9 @@ namespace tutti::speech {
 namespace {
 
 constexpr double kLogZero = -std::numeric_limits<double>::infinity();
+// Paths whose scores differ by less are tied, and the one that stays longer is taken: frames that are alike make ties,
+// and noise of float32 must not decide them.
+constexpr double kTie = 1e-4;
 
 }  // namespace
 
@@ -58,16 +61,16 @@ std::vector<TokenTime> ctc_align(const LogProbs& x, const std::vector<int>& toke
     for (std::size_t s = 0; s < states; ++s) {
       double best = t == 0 ? (s < 2 ? 0.0 : kLogZero) : score[s];
       std::uint8_t back = 0;
-      if (t > 0 && s >= 1 && score[s - 1] > best) best = score[s - 1], back = 1;
+      if (t > 0 && s >= 1 && score[s - 1] > best + kTie) best = score[s - 1], back = 1;
       // A blank between two different tokens may be skipped.
       const bool skip = s >= 2 && s % 2 == 1 && tokens[s / 2] != tokens[s / 2 - 1];
-      if (t > 0 && skip && score[s - 2] > best) best = score[s - 2], back = 2;
+      if (t > 0 && skip && score[s - 2] > best + kTie) best = score[s - 2], back = 2;
       next[s] = best + frame[label(s)];
       step[t * states + s] = back;
     }
     score.swap(next);
   }
-  std::size_t s = score[states - 1] >= score[states - 2] ? states - 1 : states - 2;
+  std::size_t s = score[states - 1] >= score[states - 2] - kTie ? states - 1 : states - 2;
   if (score[s] == kLogZero) return {};
   std::vector<TokenTime> out(tokens.size());
   std::vector<bool> seen(tokens.size(), false);

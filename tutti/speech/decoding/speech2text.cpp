@@ -13,6 +13,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/log.h"
+#include "tutti/core/rounding.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/io/audio.h"
 #include "tutti/speech/decoding/asr_search.h"
@@ -444,12 +445,11 @@ std::vector<std::vector<LongSegment>> Speech2Text::decode_by_times(
       const OwsmSegments segments =
           owsm_->tokens().segments({best.token_ids.begin(), best.token_ids.end()});
       const double start = static_cast<double>(now.offset) / rate;
-      const auto rounded = [](double seconds) { return std::round(seconds * 100) / 100; };
       now.previous.emplace();
       for (const TimedTokens& said : segments.utterances) {
         now.previous->append(codec_.decode({said.tokens.begin(), said.tokens.end()}));
-        out[items[k]].push_back(
-            {rounded(start + said.begin), rounded(start + said.end), finish(said.tokens).text});
+        out[items[k]].push_back({round_time(start + said.begin), round_time(start + said.end),
+                                 finish(said.tokens).text});
       }
       now.offset += static_cast<std::size_t>(std::llround(segments.next * rate));
     }

@@ -82,9 +82,14 @@ void check_effects(const config::Node& asked, const SearchFacts& model,
     warn("lm_weight", 0, "there is no language model", "name one as lm_file, or leave it out");
   if (!model.is_owsm_ctc)
     warn("context_len_in_secs", 0, "only OWSM-CTC's windows share a context", "leave it out");
-  if (model.is_transducer)
+  if (model.is_transducer) {
     for (const char* key : {"ctc_weight", "penalty", "maxlenratio", "minlenratio"})
       warn(key, 0, "the search of a transducer does not ask for it", "leave it out");
+    if (model.is_greedy)
+      problems.add(asked["ctc_greedy"], "got true, but a transducer's search does not ask CTC",
+                   "leave ctc_greedy out; beam_size: 1 is the greedy search of a transducer");
+    return;
+  }
   if (!model.is_greedy) return;
   const char* fix = model.is_owsm_ctc ? "`_target_: espnet2.bin.s2t_inference_ctc.Speech2Text`, or "
                                         "beam_size with --model, searches"

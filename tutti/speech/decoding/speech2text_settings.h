@@ -74,8 +74,8 @@ struct SearchFacts {
   bool is_greedy = false;  // the best token of CTC in each frame
   bool has_lm = false;
 };
-// Keys of `asked` that such a model has no use for: prompts of a model without them are problems, what a search passes
-// over is warned of. For the check of a file and for the run.
+// Keys of `asked` that such a model has no use for: prompts of a model without them and ctc_greedy of a transducer are
+// problems, what a search passes over is warned of. For the check of a file and for the run.
 void check_effects(const config::Node& asked, const SearchFacts& model, config::Problems& problems);
 
 // All keys of a recogniser.

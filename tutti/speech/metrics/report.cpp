@@ -7,14 +7,14 @@
 #include <map>
 
 #include "tutti/core/error.h"
+#include "tutti/core/rounding.h"
 #include "tutti/speech/text/utf8.h"
 
 namespace tutti::speech {
 namespace {
 
-double percent(const EditCounts& counts) {
-  return std::round(counts.error_rate() * 10000.0) / 100.0;
-}
+double rounded_rate(double percent) { return round_decimals(percent, kRateDecimals); }
+double percent(const EditCounts& counts) { return rounded_rate(counts.error_rate() * 100.0); }
 
 // Columns a terminal gives the text: CJK and emoji take two, combining marks none.
 std::size_t display_width(std::string_view text) {
@@ -151,9 +151,8 @@ std::string speaker_table(const ErrorRate& metric) {
 
 Json summary_json(const ErrorRate& metric) {
   const Confidence confidence = metric.confidence();
-  const auto two_digits = [](double value) { return std::round(value * 100.0) / 100.0; };
   Json out = {{name_of(metric.kind()), percent(metric.total())},
-              {"ci95", {two_digits(confidence.low), two_digits(confidence.high)}}};
+              {"ci95", {rounded_rate(confidence.low), rounded_rate(confidence.high)}}};
   out.update(metric.total().to_json());
   out["utterances"] = metric.utterances().size();
   out["utterances_with_errors"] = metric.sentence_errors();

@@ -88,9 +88,8 @@ class DecodeRunner : public parallel::BaseRunner {
     auto [order, samples, begun] = env.get<BatchesAhead>("batches").take(indices);
     std::vector<Json> results = env.get<ItemModel>("model").run(samples, std::move(begun));
     for (std::size_t i = 0; i < samples.size(); ++i)
-      results[i]["seconds"] = round_decimals(
-          static_cast<double>(samples[i].speech.size()) / std::max(1, samples[i].sample_rate),
-          kTimeDecimals);
+      results[i]["seconds"] = round_time(static_cast<double>(samples[i].speech.size()) /
+                                         std::max(1, samples[i].sample_rate));
     return results;
   }
 };
@@ -171,10 +170,11 @@ void log_submitted(const std::string& name, const fs::path& folder,
             join(ids, " "), shell_quote(folder.string()));
 }
 
-double audio_seconds(const std::vector<Json>& results) {
+// Of the items that `now` has.
+double audio_seconds(const std::vector<Json>& results, const std::vector<bool>& now) {
   double seconds = 0;
-  for (const auto& result : results)
-    if (result.is_object()) seconds += result.value("seconds", 0.0);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (now[i] && results[i].is_object()) seconds += results[i].value("seconds", 0.0);
   return seconds;
 }
 
@@ -243,13 +243,20 @@ struct SetReport {
   std::size_t num_failed = 0;
 };
 
-void log_done(const SetReport& set, const std::vector<Json>& results, double seconds) {
-  const double audio = audio_seconds(results);
+// `now`: which of them this run has done; the others were there before and took none of its time.
+void log_done(const SetReport& set, const std::vector<Json>& results, const std::vector<bool>& now,
+              double seconds) {
+  const double audio = audio_seconds(results, now);
+  const auto num_now = static_cast<std::size_t>(std::count(now.begin(), now.end(), true));
+  const std::size_t num_before = results.size() - num_now;
+  const std::string before = num_before > 0 ? fmt::format("; {} {} there before", num_before,
+                                                          num_before == 1 ? "was" : "were")
+                                            : "";
   if (audio > 0)
-    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f})", set.name,
-              results.size(), format_duration(audio), format_duration(seconds), seconds / audio);
+    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f}){}", set.name, num_now,
+              format_duration(audio), format_duration(seconds), seconds / audio, before);
   else  // a plugin's runner need not hear anything
-    log::info("{}: {} items in {}", set.name, results.size(), format_duration(seconds));
+    log::info("{}: {} items in {}{}", set.name, num_now, format_duration(seconds), before);
   if (set.num_failed > 0)
     log::warning("{}: {} of {} utterances could not be decoded; the reasons are in {}", set.name,
                  set.num_failed, results.size(), (set.folder / "failed.jsonl").string());
@@ -313,6 +320,10 @@ void infer(const StageContext& context) {
       if (context.left_unfinished != nullptr) *context.left_unfinished = true;
       continue;
     }
+    std::vector<bool> now(dataset->size());
+    options.on_outcome = [&now, begin](const parallel::Outcome& outcome) {
+      now[outcome.index - begin] = true;
+    };
     const double start = Clock::system().unix_seconds();
     const auto results =
         (*runner)(items, options);  // also when done: other fields may be asked for
@@ -322,7 +333,7 @@ void infer(const StageContext& context) {
     if (is_done)
       log::info("{}: up to date, skipped (--force to redo)", name);
     else
-      log_done(report, results, Clock::system().unix_seconds() - start);
+      log_done(report, results, now, Clock::system().unix_seconds() - start);
     if (report.num_failed > 0 && context.items_failed != nullptr) *context.items_failed = true;
   }
   write_decoding(inference, inference_dir);

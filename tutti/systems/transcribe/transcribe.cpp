@@ -284,7 +284,7 @@ class Transcriber {
         Json fields = recognition_fields(found);
         fields.erase("hyp");
         line.update(fields);
-        line["seconds"] = round_decimals(seconds, kTimeDecimals);
+        line["seconds"] = round_time(seconds);
         fmt::print("{}\n", to_json_line(line));
         return;
       }
