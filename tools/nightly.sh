@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
-# ./run nightly: what takes too long for every change; every commit has passed .ci/run, which is not repeated here. Two lanes of steps run
-# beside each other, each on both cores; a step goes on after another's failure; one table at the end, exit 1 when anything failed. Logs stay
-# in build/nightly/. To bound it:
-#   STEPS="asan fuzz"   some of: clang fuzz asan tsan packages chaos debian12 debian13 (the default: all of these), and matrix
+# ./run nightly: what takes too long for every change; every commit has passed .ci/run, which is not repeated here. Three lanes of steps run
+# beside each other; a step goes on after another's failure; one table at the end, exit 1 when anything failed. Logs stay in build/nightly/. To
+# bound it:
+#   STEPS="asan fuzz"   some of these (the default: all), or matrix, or recipes12:
+#                         clang      libraries, programs and fuzzers with clang, whose warnings are errors
+#                         fuzz, asan, tsan
+#                         packages   both, each in a bare system
+#                         chaos      a short campaign
+#                         debian12, debian13   a build in a bare system, whose warnings are errors; the tests of units and of several processes
+#                         recipes13  the rest of the tests in Debian 13 (in Debian 12 they are CI's; recipes12 runs them in the bare system)
 #   MINUTES=15          of the campaign, which also ends after THINGS=300 (its LANES: see tests/chaos/campaign.py; KINDS are its kinds of runs)
 #   FUZZ=60             seconds of each fuzzer
 #   MATRIX="-L unit"    which tests the matrix runs (default: all that need no cluster); ROWS are its rows
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-usual=(clang fuzz asan tsan packages chaos debian12 debian13)
+usual=(clang fuzz asan tsan packages chaos debian12 debian13 recipes13)
+rare=(recipes12 matrix)
 steps=${STEPS:-${usual[*]}}
 for name in $steps; do
-  [[ " ${usual[*]} matrix " == *" $name "* ]] || { echo "no such step: $name; there are: ${usual[*]} matrix" >&2 && exit 2; }
+  [[ " ${usual[*]} ${rare[*]} " == *" $name "* ]] || { echo "no such step: $name; there are: ${usual[*]} ${rare[*]}" >&2 && exit 2; }
 done
 logs=build/nightly
 mkdir -p "$logs"
@@ -36,31 +43,38 @@ step() {
 suite_in() {
   local code=0
   TUTTI_WARNINGS=error ./run "$1" build || code=$?
-  ./run "$1" test || code=$?
+  ./run "$1" test -L "$2" || code=$?
   return $code
 }
+clang_builds() { TUTTI_WARNINGS=error TUTTI_ONCE=1 ./run build clang-notorch tutti fuzzers; }
 
 first_lane() {
-  step debian12 suite_in debian12
-  TUTTI_ONCE=1 step debian13 suite_in debian13  # nobody else fills the compiler cache for it
+  # Joined: no other build fills the compiler cache for it.
+  TUTTI_ONCE=1 step debian13 suite_in debian13 'unit|dist'
+  TUTTI_ONCE=1 step recipes13 suite_in debian13 e2e
 }
 second_lane() {
-  TUTTI_WARNINGS=error step clang ./run build clang-notorch
+  step clang clang_builds
   step fuzz ./run fuzz "${FUZZ:-60}"
   step asan ./run sanitize asan
   step tsan ./run sanitize tsan
+}
+third_lane() {
+  step debian12 suite_in debian12 'unit|dist'
   step packages tests/install/bare.sh
   ONLY=${KINDS:-} THINGS=${THINGS:-300} LANES=${LANES:-4} step chaos ./run chaos "${MINUTES:-15}"
+  step recipes12 suite_in debian12 e2e
   local arguments
   read -ra arguments <<<"${MATRIX:-}"
   ONLY=${ROWS:-} step matrix ./run matrix "${arguments[@]}"
 }
 first_lane &
 second_lane &
+third_lane &
 wait
 
 printf '| step | result | time | in its words |\n|---|---|---|---|\n'
-for name in "${usual[@]}" matrix; do
+for name in "${usual[@]}" "${rare[@]}"; do
   [[ ! -f $logs/$name.row ]] || cat "$logs/$name.row"
 done
 echo "nightly: $(cat "$logs"/*.row | grep -c '| passed |') of $(cat "$logs"/*.row | wc -l) steps passed in $(((SECONDS - began_all) / 60)) minutes"
