@@ -20,7 +20,7 @@ endif()
 add_library(tutti_flags INTERFACE)
 target_include_directories(tutti_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
                                                  $<INSTALL_INTERFACE:include>)
-if(TUTTI_JOIN AND CMAKE_BUILD_TYPE STREQUAL Release)
+if(TUTTI_JOIN AND CMAKE_BUILD_TYPE STREQUAL Release AND NOT TUTTI_WARNINGS)
   # Warnings and line numbers are for people who change the code, and cost a tenth of the time.
   target_compile_options(tutti_flags INTERFACE $<BUILD_INTERFACE:-w>)
 else()

@@ -27,7 +27,7 @@ Node overlaid(const Node& optimizer, const Node& group) {
   for (const auto& [key, child] : group.items()) {
     if (key == "match" || key == "dims") continue;
     const auto found = std::find_if(value->map.begin(), value->map.end(),
-                                    [&](const auto& entry) { return entry.first == key; });
+                                    [&key = key](const auto& entry) { return entry.first == key; });
     if (found != value->map.end()) {
       found->second = child.value();
       continue;
