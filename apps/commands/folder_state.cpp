@@ -175,6 +175,12 @@ std::string reason_of(const Json& state) {
   return state.value("reason", "");
 }
 
+void print_way_on(std::FILE* out, const Json& state) {
+  const std::string word = state.value("state", "");
+  if (is_over(state) && (word == "stopped" || word == "died"))
+    std::fprintf(out, "the same command goes on with what is left\n");
+}
+
 std::string about_silence(const Json& state) {
   if (!state.contains("async")) return "";
   const Json workers = state["async"].value("workers", Json::array());

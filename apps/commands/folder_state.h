@@ -43,6 +43,8 @@ std::string about_silence(const Json& state);
 // Jobs of an asynchronous run that the scheduler has, or that ended while nobody works: why, and the
 // last words of the first few.
 void print_jobs(std::FILE* out, const Json& state);
+// What to do about a run that ended early; nothing for others.
+void print_way_on(std::FILE* out, const Json& state);
 // The first five failed items, with the first line of each one's story, and where the rest is.
 void print_failures(std::FILE* out, const std::filesystem::path& folder, const Json& state);
 // "exp/decoded: stopped, 10 of 14 items ok, 1 failed"

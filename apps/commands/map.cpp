@@ -21,6 +21,7 @@
 #include "apps/commands/ordered_output.h"
 #include "apps/commands/parallel_block.h"
 #include "tutti/core/error.h"
+#include "tutti/core/held_signals.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/async/run.h"
@@ -377,36 +378,41 @@ void refuse_foreign_options(const std::vector<std::string>& words) {
                           fmt::format("it is called {} here", ours));
 }
 
-// GNU parallel's names for the item, standing alone: the {1} in a{1} of a regular expression is none.
+[[noreturn]] void refuse_foreign_place(const std::string& word, const std::string& ours) {
+  throw ConfigError(
+      fmt::format("map: {} is GNU parallel's; here the command would get it as it stands", word),
+      fmt::format("write {}; where {} is meant as it stands, put it into a script", ours, word));
+}
+
+// GNU parallel's names for the item. {1} counts where it stands alone: in a{1} of a regular expression it is none. {#}
+// and {%} have no other meaning, but for ${#} and ${%} of a shell.
 void refuse_foreign_places(const std::vector<std::string>& command) {
-  for (const std::string& text : command)
+  static const std::map<std::string, std::string> kAnywhere = {
+      {"{#}", "{index} (it counts from 0)"},
+      // A slot's number: of a GPU, most of the time.
+      {"{%}",
+       "{index}, the item's number (there are no slots: parallel.env=local_gpu gives every worker "
+       "a GPU of its own)"}};
+  static const std::set<std::string> kOurs = {"{}", "{.}", "{/}", "{//}", "{/.}", "{index}"};
+  for (const std::string& text : command) {
+    for (const auto& [theirs, ours] : kAnywhere)
+      for (auto at = text.find(theirs); at != std::string::npos; at = text.find(theirs, at + 1))
+        if (at == 0 || text[at - 1] != '$') refuse_foreign_place(theirs, ours);
     for (std::string word : split_words(text)) {
       std::erase_if(word, [](char c) { return c == '"' || c == '\''; });
       if (word.size() < 3 || word.front() != '{' || word.back() != '}') continue;
       const std::string inside = word.substr(1, word.size() - 2);
       const auto digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
-      const bool has_digits = digits > 0;
-      std::string ours = "{" + inside.substr(digits) + "}";
-      static const std::set<std::string> kOurs = {"{}", "{.}", "{/}", "{//}", "{/.}", "{index}"};
-      if (inside == "#")
-        ours = "{index} (it counts from 0)";
-      else if (inside == "%")  // a slot's number: of a GPU, most of the time
-        ours =
-            "{index}, the item's number (there are no slots: parallel.env=local_gpu gives every "
-            "worker a GPU of its own)";
-      else if (!has_digits || !kOurs.contains(ours))
-        continue;
-      throw ConfigError(
-          fmt::format("map: {} is GNU parallel's; here the command would get it as it stands",
-                      word),
-          fmt::format("write {}; where {} is meant as it stands, put it into a script", ours,
-                      word));
+      const std::string ours = "{" + inside.substr(digits) + "}";
+      if (digits > 0 && kOurs.contains(ours)) refuse_foreign_place(word, ours);
     }
+  }
 }
 
 }  // namespace
 
 int run_map(int argc, char** argv) {
+  end_on_stop_signals();
   MapArguments arguments;
   // What follows "--" is the command, untouched; items may stand before it or after.
   std::vector<std::string> own(argv + 1, argv + argc);

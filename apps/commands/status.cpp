@@ -103,9 +103,7 @@ int run_status(int argc, char** argv) {
   if (state.contains("jobs_left"))
     std::printf("jobs may still be in the queue: %s; tutti cancel takes them out\n",
                 join(state["jobs_left"].get<std::vector<std::string>>(), " ").c_str());
-  const std::string word = state.value("state", "");
-  if (is_over(state) && (word == "stopped" || word == "died"))
-    std::printf("the same command goes on with what is left\n");
+  print_way_on(stdout, state);
   return 0;
 }
 

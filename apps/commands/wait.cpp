@@ -51,6 +51,7 @@ int run_wait(int argc, char** argv) {
   if (const std::string reason = reason_of(state); !quiet && !reason.empty())
     std::fprintf(stderr, "reason: %s\n", reason.c_str());
   if (!quiet && state.contains("async")) print_jobs(stderr, state);
+  if (!quiet) print_way_on(stderr, state);
   return exit_code_of(state);
 }
 

@@ -129,7 +129,9 @@ int main(int argc, char** argv) try {
   const std::string invoked = argv[0];  // "tutti train", or a path when started directly
   const auto space = invoked.rfind(' ');
   const std::string name = space == std::string::npos ? "run" : invoked.substr(space + 1);
-  // Training asks for those that came while it was loaded.
+  // Training asks for those that came while it was loaded; a worker's death of a signal is its driver's to see.
+  const bool is_worker = argc > 1 && std::string_view(argv[1]) == "worker";
+  if (name != "train" && !is_worker) tutti::end_on_stop_signals();
   if (name != "train") tutti::release_stop_signals();
   if (const auto code = tutti::parallel::worker_main_if_requested(argc, argv)) return *code;
   if (name == "config") return tutti::apps::run_config(argc, argv);  // of files with plugins

@@ -264,14 +264,33 @@ TEST_F(Everyday, NamesOfGnuParallelForTheItemAreAnswered) {
         std::pair("tutti map ::: a b -- 'cp {} \"{1.}\".x {1/.}'", "write {/.}"),
         std::pair("tutti map ::: a b -- 'echo {} {#}'", "write {index} (it counts from 0);"),
         std::pair("tutti map ::: a b -- echo {} {%}", "there are no slots"),
-        std::pair("tutti map ::: a b -- 'echo {} \"{%}\"'", "write {index}, the item's number")}) {
+        std::pair("tutti map ::: a b -- 'echo {} \"{%}\"'", "write {index}, the item's number"),
+        std::pair("tutti map ::: a b -- 'CUDA_VISIBLE_DEVICES={%} echo {}'", "local_gpu"),
+        std::pair("tutti map ::: a b -- 'echo {} >out_{#}.txt'", "write {index}")}) {
     const auto r = sh(line);
     EXPECT_EQ(r.exit_code, 2) << line << r.out;
     EXPECT_THAT(r.err, HasSubstr("is GNU parallel's")) << line;
     EXPECT_THAT(r.err, HasSubstr(ours)) << line;
   }
   EXPECT_EQ(sh("tutti map ::: aab -- 'echo {} | sed -E s/a{2}/x/'").out, "xb\n");
-  EXPECT_EQ(sh("tutti map ::: a -- echo {} 5{%}").out, "a 5{%}\n");
+  EXPECT_EQ(sh("tutti map ::: a -- 'set -- x y; echo {} ${#}'").out, "a 2\n");
+}
+
+// The list is a pipe: it is being read when the signal comes, and nothing runs yet.
+TEST_F(Everyday, ASignalBeforeTheFirstItemEndsWithItsCodeAndAWord) {
+  const auto r = sh("mkfifo items; " + kQuoted +
+                    " map --items items -- echo {} & exec 3>items; kill -TERM $!; wait $!; "
+                    "echo ended with $?");
+  EXPECT_EQ(r.out, "ended with 85\n");
+  EXPECT_THAT(r.err, HasSubstr("stopped by SIGTERM"));
+}
+
+TEST_F(Everyday, ThreadsThatTheUserSetStandUnlessTheConfigSaysOtherwise) {
+  const std::string item = " -- 'echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $MKL_NUM_THREADS {}'";
+  const std::string set = "OMP_NUM_THREADS=7 OPENBLAS_NUM_THREADS=5 ";
+  EXPECT_EQ(sh(set + "tutti map -j 1 ::: a" + item).out, "7 5 7 a\n");
+  EXPECT_EQ(sh(set + "tutti map -j 1 +parallel.options.threads_per_worker=3 ::: a" + item).out,
+            "3 3 3 a\n");
 }
 
 TEST_F(Everyday, BytesThatAreNoTextSurviveOrAreRefused) {

@@ -224,6 +224,7 @@ TEST_F(DailyLoop, WhatCouldNotBeDecodedIsToldWhereverItsErrorRatesAre) {
   write_file_atomic(path_ / "data" / audio, "this is no audio\n");
   const CommandResult decoded = infer({"--force", "inference:on_bad=skip"});
   EXPECT_EQ(decoded.exit_code, 7) << decoded.describe();
+  EXPECT_THAT(decoded.err, HasSubstr("test: 1 utterance, "));
   const CommandResult scored =
       run({"run", "--stages", "measure", "pack_model", "--training_config",
            conf("training_asr_transformer.yaml"), "--inference_config", conf("inference.yaml"),

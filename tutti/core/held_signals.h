@@ -8,11 +8,20 @@
 //   StopSignals signals;                  // in tutti-run: handlers stand, then the mask is lifted
 //
 // A handler, or a signalfd, then gets what came meanwhile. For the calling thread and those it starts.
+//
+// Before a run has its handlers, and between two runs, SIGINT and SIGTERM end the program by default, which is a shell's
+// 130 or 143 without a word; with
+//
+//   end_on_stop_signals();
+//
+// it ends with the documented code (130, 85) and a line.
 #pragma once
 
 namespace tutti {
 
 void hold_stop_signals() noexcept;
 void release_stop_signals() noexcept;
+// What is ignored (a shell's background job) or handled stays so.
+void end_on_stop_signals() noexcept;
 
 }  // namespace tutti

@@ -106,6 +106,7 @@ TEST_F(AsyncMap, KilledBeforeItsFirstWordItIsNotCalledQueued) {
     fs::remove(note.path());
   const auto status = tutti({"status", out_.string()});
   EXPECT_THAT(status.out, HasSubstr("died, 0 of 4 items ok"));
+  EXPECT_THAT(tutti({"wait", out_.string()}).err, HasSubstr("the same command goes on"));
   EXPECT_THAT(status.out, HasSubstr("its worker (process " + supervisor + ") is gone"));
   const auto again = map(out_, "4", {"sleep", "1000"}, "n_workers: 1");  // not "in use"
   EXPECT_EQ(again.exit_code, 0) << again.err;

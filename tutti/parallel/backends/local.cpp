@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "tutti/core/error.h"
@@ -73,8 +75,8 @@ std::uint64_t memory_limit_bytes(const Node& node) {
 Schema<LocalOptions> local_schema(const std::string& env) {
   Schema<LocalOptions> s(env + " options", "Workers on this machine.");
   s.field("threads_per_worker", &LocalOptions::threads_per_worker,
-          "threads the libraries of one worker may use (OMP, BLAS); null: the CPUs divided by "
-          "n_workers",
+          "threads the libraries of one worker may use (OMP, BLAS); null: OMP_NUM_THREADS where it "
+          "is set, else the CPUs divided by n_workers",
           {.min = 1});
   s.field("processes", &LocalOptions::processes, "false: workers are threads of the driver");
   s.field("memory_limit", &LocalOptions::memory_limit,
@@ -140,6 +142,17 @@ void check_local(const ParallelSettings& settings, const Node& /*block*/, Proble
   local_schema("local").parse(drop_options_without_meaning(settings.options, problems), problems);
 }
 
+namespace {
+
+// OMP_NUM_THREADS, of which OpenMP takes the first number: "4" or "4,2".
+std::optional<int> threads_of_user() {
+  const char* set = std::getenv("OMP_NUM_THREADS");
+  const int threads = set != nullptr ? std::atoi(set) : 0;
+  return threads > 0 ? std::optional(threads) : std::nullopt;
+}
+
+}  // namespace
+
 LocalBackend::LocalBackend(const ParallelSettings& settings, const WorkerLaunch& launch)
     : launch_(launch), n_workers_(settings.n_workers) {
   Problems ignored;  // parse_parallel has reported them
@@ -156,11 +169,13 @@ LocalBackend::~LocalBackend() {
 std::map<std::string, std::string> LocalBackend::worker_env(int slot) const {
   std::map<std::string, std::string> env = launch_.env;
   const int cpus = usable_cpus();
-  const int threads =
-      options_.threads_per_worker.value_or(std::max(1, cpus / std::max(1, n_workers_)));
-  for (const char* name :
-       {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", worker_env::kThreads})
-    env[name] = std::to_string(threads);
+  const int threads = options_.threads_per_worker.value_or(
+      threads_of_user().value_or(std::max(1, cpus / std::max(1, n_workers_))));
+  env[worker_env::kThreads] = std::to_string(threads);
+  // What the user set stands, unless threads_per_worker says otherwise.
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+    if (options_.threads_per_worker || std::getenv(name) == nullptr)
+      env[name] = std::to_string(threads);
   if (const auto limit = memory_limit_bytes(options_.memory_limit))
     env[worker_env::kMemoryLimit] = std::to_string(limit);
   env[worker_env::kDeathTimeout] = std::to_string(options_.death_timeout.seconds);

@@ -247,14 +247,16 @@ struct SetReport {
 void log_done(const SetReport& set, const std::vector<Json>& results, const std::vector<bool>& now,
               double seconds) {
   const double audio = audio_seconds(results, now);
-  const auto num_now = static_cast<std::size_t>(std::count(now.begin(), now.end(), true));
-  const std::size_t num_before = results.size() - num_now;
+  std::size_t num_now = 0;  // what failed is told below
+  for (std::size_t i = 0; i < results.size(); ++i) num_now += now[i] && !results[i].is_null();
+  const auto num_before = static_cast<std::size_t>(std::count(now.begin(), now.end(), false));
   const std::string before = num_before > 0 ? fmt::format("; {} {} there before", num_before,
                                                           num_before == 1 ? "was" : "were")
                                             : "";
   if (audio > 0)
-    log::info("{}: {} utterances, {} of audio in {} (real-time factor {:.4f}){}", set.name, num_now,
-              format_duration(audio), format_duration(seconds), seconds / audio, before);
+    log::info("{}: {} utterance{}, {} of audio in {} (real-time factor {:.4f}){}", set.name,
+              num_now, num_now == 1 ? "" : "s", format_duration(audio), format_duration(seconds),
+              seconds / audio, before);
   else  // a plugin's runner need not hear anything
     log::info("{}: {} items in {}{}", set.name, num_now, format_duration(seconds), before);
   if (set.num_failed > 0)
