@@ -153,21 +153,23 @@ Json machine() {
           {"free_bytes", bytes(info.freeram + info.bufferram)}};
 }
 
-// How bf16 is multiplied on this CPU, for people.
+// How bf16 is multiplied on this CPU, for people: what they get first, then why.
 std::string bf16_line(const Json& machine) {
   const std::string limit = machine["onednn_limit"], fault = machine["amx"]["fault"];
   const bool shown = machine["amx"]["shown"];
-  std::string line = !shown          ? "no tile unit (AMX)"
-                     : fault.empty() ? "tile unit (AMX)"
-                                     : "AMX shown, but " + fault;
+  // Not less exact (tutti/trainer/cpu/bf16_at_start.cpp).
+  std::string line = machine["onednn_bf16"].get<bool>()
+                         ? "exact (summed in float32), by oneDNN"
+                         : "exact (summed in float32), but no faster than precision: 32, as oneDNN "
+                           "has no AVX-512 to use";
+  line += !shown          ? "; no tile unit (AMX)"
+          : fault.empty() ? "; tile unit (AMX)"
+                          : "; AMX shown, but " + fault;
   if (!limit.empty())
-    line += fmt::format("; {} stands", limit);
+    line += fmt::format("; {} is set", limit);
   else if (!fault.empty())
     line += ": programs limit oneDNN to AVX-512";
-  // Slower, not less exact (tutti/trainer/cpu/bf16_at_start.cpp).
-  return line + (machine["onednn_bf16"].get<bool>()
-                     ? "; products by oneDNN, summed in float32"
-                     : "; products summed in float32, without oneDNN");
+  return line;
 }
 
 // What submits for an env, and the question that only a scheduler that is up can answer.
