@@ -211,17 +211,19 @@ TEST(Launch, AnInterruptThatRanksDoNotHearIsTold) {
   EXPECT_THAT(read_file(folder.path() / "out"), HasSubstr("stopped by SIGINT before the ranks"));
 }
 
-TEST(Launch, UnderNohupALostTerminalIsNotPassedOn) {
+TEST(Launch, WhatWasIgnoredFromTheStartIsNotPassedOn) {  // nohup; a script's background job
   TempFolder folder;
-  const auto script = script_in(folder,
-                                "trap 'touch hup-$RANK' HUP; trap 'touch usr1-$RANK; exit 0' USR1; "
-                                "echo $$ > pid-$RANK; while :; do sleep 0.05; done");
-  std::vector<std::string> argv = {"sh", "-c", "trap '' HUP; exec \"$@\"", "sh"};
+  const auto script =
+      script_in(folder,
+                "trap 'touch hup-$RANK' HUP INT; trap 'touch usr1-$RANK; exit 0' USR1; "
+                "echo $$ > pid-$RANK; while :; do sleep 0.05; done");
+  std::vector<std::string> argv = {"sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh"};
   for (const std::string& word : launch(2, script)) argv.push_back(word);
   Process agent = Process::start({.argv = argv, .stdout_path = folder.path() / "out"});
   for (const char* name : {"pid-0", "pid-1"})
     ASSERT_TRUE(wait_until([&] { return read_pid(folder.path() / name).has_value(); }));
   ::kill(agent.pid(), SIGHUP);
+  ::kill(agent.pid(), SIGINT);
   ::kill(agent.pid(), SIGUSR1);
   const auto status = agent.wait_for(60s);
   ASSERT_TRUE(status.has_value());

@@ -616,6 +616,16 @@ TEST_F(Everyday, AnInterruptedRunWithoutAFolderDoesNotPromiseToGoOn) {
   EXPECT_THAT(content("said"), Not(HasSubstr("to continue")));
 }
 
+// A script's background job: the shell has it ignore Ctrl-C, which is for the script.
+TEST_F(Everyday, ARunThatWasStartedToIgnoreCtrlCGoesOn) {
+  const auto r = sh("trap '' INT; " + kQuoted +
+                    " map -j 1 ::: a b -- 'touch began; until [ -e heard ]; do sleep 0.02; done; "
+                    "echo {}' 2>said & until [ -e began ]; do sleep 0.02; done; "
+                    "kill -INT $!; touch heard; wait $!");
+  EXPECT_EQ(r.exit_code, 0) << content("said");
+  EXPECT_EQ(r.out, "a\nb\n");
+}
+
 TEST_F(Everyday, AFlippedBitIsToldWithItsPlaceAndCostsOneItem) {
   const std::string run =
       "tutti map --quiet --items 50 --output_dir out -- 'echo x >>ran; echo v{}'";

@@ -368,6 +368,8 @@ TEST_F(Published, OptionsWithoutEffectAreTold) {
             "got 0.3, which has no effect: there is no language model"},
            {"transducer", "asr_inference.Speech2Text", "ctc_weight", "0.3",
             "got 0.3, which has no effect: the search of a transducer does not ask for it"},
+           {"conformer", "asr_inference.Speech2Text", "transducer_conf", "{search_type: greedy}",
+            "has no effect: the model is no transducer"},
            {"transducer", "asr_inference.Speech2Text", "ctc_greedy", "true",
             "got true, but a transducer's search does not ask CTC", true},
            {"owsm_ctc", "s2t_inference_ctc.Speech2TextGreedySearch", "nbest", "3",

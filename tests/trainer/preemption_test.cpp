@@ -100,20 +100,22 @@ TEST(StopSignals, RemembersTheFirstAndRestoresHandlers) {
   EXPECT_EQ(before.sa_handler, after.sa_handler);
 }
 
-TEST(StopSignals, ALostTerminalStopsTheRunUnlessItWasStartedWithNohup) {
-  const auto before = std::signal(SIGHUP, SIG_DFL);  // the test itself may run under nohup
-  {
-    StopSignals signals;
-    ::raise(SIGHUP);
-    EXPECT_EQ(signals.received(), SIGHUP);
+TEST(StopSignals, CtrlCAndALostTerminalStopTheRunUnlessTheyWereIgnoredFromTheStart) {
+  for (const int signal : {SIGHUP, SIGINT}) {
+    const auto before = std::signal(signal, SIG_DFL);  // the test itself may run in a background
+    {
+      StopSignals signals;
+      ::raise(signal);
+      EXPECT_EQ(signals.received(), signal);
+    }
+    std::signal(signal, SIG_IGN);
+    {
+      StopSignals signals;
+      ::raise(signal);
+      EXPECT_EQ(signals.received(), 0);
+    }
+    EXPECT_EQ(std::signal(signal, before), SIG_IGN);
   }
-  std::signal(SIGHUP, SIG_IGN);
-  {
-    StopSignals signals;
-    ::raise(SIGHUP);
-    EXPECT_EQ(signals.received(), 0);
-  }
-  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
 TEST(StopSignals, BeforeTheLoopASignalIsAnsweredByAThread) {

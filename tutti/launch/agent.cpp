@@ -29,14 +29,14 @@ constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 class SignalInbox {
  public:
   SignalInbox() {
-    // One that is blocked arrives even where nohup made it ignored.
-    struct sigaction hangup {};
-    ::sigaction(SIGHUP, nullptr, &hangup);
-    const bool stays = hangup.sa_handler == SIG_IGN;
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : kForwarded)
-      if (signal != SIGHUP || !stays) sigaddset(&set, signal);
+    for (const int signal : kForwarded) {
+      // One that is blocked arrives even where nohup, or a shell that started us in the background, made it ignored.
+      struct sigaction given {};
+      ::sigaction(signal, nullptr, &given);
+      if (given.sa_handler != SIG_IGN) sigaddset(&set, signal);
+    }
     sigaddset(&set, SIGCHLD);
     ::pthread_sigmask(SIG_BLOCK, &set, &previous_);
     fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));

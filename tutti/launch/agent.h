@@ -8,8 +8,8 @@
 //
 // Every rank is a process group of its own and dies with the agent, even by kill -9. When a rank
 // fails, the others get SIGTERM, a short grace, SIGKILL; its own last lines are printed last and
-// alone, and its exit code becomes the agent's. SIGINT, SIGTERM, SIGHUP (not under nohup), SIGUSR1
-// and SIGUSR2 are passed on; after SIGINT or SIGTERM nothing is restarted, and a second SIGINT kills at once. A
+// alone, and its exit code becomes the agent's. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+// passed on, but for those that were ignored when we were started (nohup, jobs in the background of a script); after SIGINT or SIGTERM nothing is restarted, and a second SIGINT kills at once. A
 // rank that exits with 85 or 130 has stopped on request: no restart either.
 //
 // Several nodes: node 0's agent serves a Store at master_addr:master_port, or publishes a free port

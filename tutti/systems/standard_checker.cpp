@@ -368,6 +368,7 @@ speech::SearchFacts facts_of(const std::string& kind, const Node& model) {
   // A published folder may bring one.
   facts.has_lm = !model["lm_file"].is_null() || !model["model_tag"].is_null();
   facts.is_transducer = target.find("asr_transducer") != std::string::npos;
+  facts.is_seen = facts.is_owsm;
   std::error_code absent;
   const Node file = model["asr_train_config"];
   if (file.is_scalar() && std::filesystem::is_regular_file(file.raw(), absent)) {
@@ -377,6 +378,7 @@ speech::SearchFacts facts_of(const std::string& kind, const Node& model) {
           trained["model"].is_map() ? trained["model"]["decoder"] : trained["decoder"];
       facts.is_transducer =
           facts.is_transducer || (decoder.is_scalar() && decoder.raw() == "transducer");
+      facts.is_seen = true;
     } catch (const Error&) {  // the run says what is wrong with it
     }
   }

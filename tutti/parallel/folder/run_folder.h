@@ -16,7 +16,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +27,7 @@
 #include "tutti/parallel/folder/folder_lock.h"
 #include "tutti/parallel/folder/journal.h"
 #include "tutti/parallel/folder/place.h"
+#include "tutti/parallel/folder/results.h"
 
 namespace tutti::parallel {
 
@@ -42,14 +42,6 @@ struct RunFolderOptions {
   // none.
   Json grows_from = nullptr;
   JournalOptions journal;
-};
-
-// What the journals of a folder know. `mark` is called once per index that is done.
-struct FolderCounts {
-  std::uint64_t total = 0;
-  std::uint64_t ok = 0;
-  std::uint64_t failed = 0;
-  std::uint64_t missing() const noexcept { return total > ok + failed ? total - ok - failed : 0; }
 };
 
 class RunFolder {
@@ -115,17 +107,6 @@ class RunFolder {
 // taken over from the one that was.
 void remove_leftovers(const std::filesystem::path& folder);
 
-// Writes results.jsonl and failed.jsonl from all journals in the folder, atomically; the same bytes
-// whoever did the items, in whatever order and however often. Items in no journal are "missing"; a
-// results.jsonl that has more results than the journals (damaged ones) and large/ stays as it is, and
-// the counts are those of the file. Else a large result whose file is lost or damaged has failed.
-// `only_failed`: leaves results.jsonl alone.
-FolderCounts write_results(const std::filesystem::path& folder, std::uint64_t fingerprint_hash,
-                           const Indices& indices,
-                           const std::function<Json(std::uint64_t)>& item_of,
-                           const std::function<void(std::uint64_t, const Json&)>& each,
-                           bool only_failed = false);
-
 // Where a run keeps the names of its items for those who write its results later: one JSON value a
 // line. Absent: the items are those of .tutti/items (worker/item_file.h), or numbers.
 std::filesystem::path item_names_path(const std::filesystem::path& folder);
@@ -139,11 +120,4 @@ Json read_last_words(const std::filesystem::path& folder);
 // Changes state and counts of a manifest that is there.
 void update_manifest(const std::filesystem::path& folder, const std::string& state,
                      const FolderCounts& counts);
-// The journals of a folder, in the order in which they are read.
-std::vector<std::filesystem::path> journal_files(const std::filesystem::path& folder);
-// Counts ok and failed items from the journals, whatever the state of the run. `reasons`: gets those
-// of the first 100 failed items.
-FolderCounts count_items(const std::filesystem::path& folder,
-                         std::map<std::uint64_t, std::string>* reasons = nullptr);
-
 }  // namespace tutti::parallel

@@ -23,7 +23,12 @@ SignalWatch::SignalWatch(const std::vector<int>& counted, const std::vector<int>
   signal_count = 0;
   first_signal = 0;
   signal_wake_fd = wake_.fd();
-  for (const int signal : counted) replace(signal, on_signal);
+  for (const int signal : counted) {
+    // A shell has its background jobs ignore Ctrl-C, and nohup likewise: whoever started us wants that.
+    struct sigaction given {};
+    ::sigaction(signal, nullptr, &given);
+    if (given.sa_handler != SIG_IGN) replace(signal, on_signal);
+  }
   for (const int signal : ignored) replace(signal, SIG_IGN);
 }
 

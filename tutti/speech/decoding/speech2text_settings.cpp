@@ -90,6 +90,10 @@ void check_effects(const config::Node& asked, const SearchFacts& model,
                    "leave ctc_greedy out; beam_size: 1 is the greedy search of a transducer");
     return;
   }
+  if (model.is_seen)
+    for (const char* key : {"transducer_conf", "beam_search_config"})
+      if (asked[key].is_map() && asked[key].size() > 0)
+        problems.warn(asked[key], "has no effect: the model is no transducer", "leave it out");
   if (!model.is_greedy) return;
   const char* fix = model.is_owsm_ctc ? "`_target_: espnet2.bin.s2t_inference_ctc.Speech2Text`, or "
                                         "beam_size with --model, searches"

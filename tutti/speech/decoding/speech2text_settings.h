@@ -71,6 +71,7 @@ struct SearchFacts {
   bool is_owsm = false;  // with prompts, OWSM-CTC too
   bool is_owsm_ctc = false;
   bool is_transducer = false;
+  bool is_seen = true;     // its own config was read, not only what names it
   bool is_greedy = false;  // the best token of CTC in each frame
   bool has_lm = false;
 };
