@@ -58,7 +58,7 @@ struct KeyStage {
   float sums[kTile], products[kTile];
 };
 
-// A warp has 16 keys (rows) and 32 queries (columns) at a time.
+// A warp has 16 keys (rows) and 16 queries (columns) at a time.
 template <int D>
 __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
     key_gradients_kernel(RelativeAttention call, RelativeAttentionBack back) {
@@ -102,6 +102,14 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
                frames);
   const float scale = rsqrtf(static_cast<float>(D));
   const Drops drops(call.dropout);
+  // The thread's first key in the block; elements c of its results are of queries 2 t + c % 2 (and 8
+  // further) and of keys mine + c / 2 * 8.
+  const int mine = warp * 16 + g;
+  const std::uint32_t drop_row = at.blocks * kTile;
+  const int my_score = first_score(2 * t) + mine;
+  const auto score_at = [&](int q, int far, int c) {  // the next row's begin one place earlier
+    return my_score + (q + 8 * far) * kScoreRow + c % 2 * (kScoreRow - 1) + c / 2 * 8;
+  };
   float grad_k[D / 8][4] = {}, grad_v[D / 8][4] = {};
 
   for (int n = 0; n < tiles; ++n) {
@@ -109,56 +117,63 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
     __syncthreads();
     copy_stage(n + 1);  // all threads are done with what lies there
     KeyStage<D>& stage = stages[n % 2];
-#pragma unroll 1
-    for (int q0 = 0; q0 < kTile; q0 += 32) {
-      float p[4][4] = {}, ds[4][4] = {};
+    const std::uint32_t drop = drops.index(size, at, n, 2 * t, first_key + mine);
 #pragma unroll
-      for (int d = 0; d < D / 16; ++d)
+    for (int q = 0; q < kTile; q += 16) {
+      // Read before anything is written: nothing waits for a write, and they arrive meanwhile.
+      float score[2][4];
+      float2 sum[2], product[2];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          Half2 right[4];
-          read_transposed<kVectorRow<D>>(stage.queries, q0 + 16 * m, 16 * d, right);
-          multiply_add(p[2 * m], key[d], right[0], right[1]);
-          multiply_add(p[2 * m + 1], key[d], right[2], right[3]);
-          read_transposed<kVectorRow<D>>(stage.gradients, q0 + 16 * m, 16 * d, right);
-          multiply_add(ds[2 * m], value[d], right[0], right[1]);
-          multiply_add(ds[2 * m + 1], value[d], right[2], right[3]);
+      for (int far = 0; far < 2; ++far) {
+        sum[far] = *reinterpret_cast<const float2*>(stage.sums + q + 8 * far + 2 * t);
+        product[far] = *reinterpret_cast<const float2*>(stage.products + q + 8 * far + 2 * t);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) score[far][c] = to_float(stage.scores[score_at(q, far, c)]);
+      }
+      float p[2][4] = {}, ds[2][4] = {};
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        Half2 right[4];
+        read_transposed<kVectorRow<D>>(stage.queries, q, 16 * d, right);
+        multiply_add(p[0], key[d], right[0], right[1]);
+        multiply_add(p[1], key[d], right[2], right[3]);
+        read_transposed<kVectorRow<D>>(stage.gradients, q, 16 * d, right);
+        multiply_add(ds[0], value[d], right[0], right[1]);
+        multiply_add(ds[1], value[d], right[2], right[3]);
+      }
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const std::uint32_t h = drops.hash(drop + (q / 2 + c % 2) * drop_row + c / 2 * 8);
+#pragma unroll
+        for (int far = 0; far < 2; ++far) {
+          float &weight = p[far][c], &grad = ds[far][c];
+          const float x = fmaf(weight, scale, score[far][c]) * kLog2E;
+          const float log_sum = c % 2 == 0 ? sum[far].x : sum[far].y;
+          weight = first_key + mine + c / 2 * 8 < keys ? power_of_two(x - log_sum) : 0.0F;
+          const bool stays = far == 0 ? drops.keeps_first(h) : drops.keeps_second(h);
+          const float factor = stays ? call.dropout.scale : 0.0F;
+          grad = weight * (grad * factor - (c % 2 == 0 ? product[far].x : product[far].y));
+          weight *= factor;
         }
+      }
+      Half2 weights[4], grads[4];
+      left_of(p[0], p[1], weights);
+      left_of(ds[0], ds[1], grads);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int part = 0; part < 4; ++part) {
+        const auto pair = *reinterpret_cast<const __nv_bfloat162*>(&grads[part]);
+        stage.scores[score_at(q, part / 2, part % 2 * 2)] = pair.x;
+        stage.scores[score_at(q, part / 2, part % 2 * 2 + 1)] = pair.y;
+      }
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int i = q0 + 16 * m + 2 * t + c % 2, j = warp * 16 + g + c / 2 * 8;
-          std::uint32_t h = 0xFFFFFFFFU;
-          if (drops.threshold != 0) h = drops.hash(drops.index(size, at, n, i, first_key + j));
-#pragma unroll
-          for (int far = 0; far < 2; ++far) {
-            float &weight = p[2 * m + far][c], &grad = ds[2 * m + far][c];
-            Bf16& score = stage.scores[first_score(i + 8 * far) + j];
-            const float x = fmaf(weight, scale, to_float(score)) * kLog2E;
-            weight = first_key + j < keys ? power_of_two(x - stage.sums[i + 8 * far]) : 0.0F;
-            const bool stays = far == 0 ? drops.keeps_first(h) : drops.keeps_second(h);
-            const float factor = stays ? call.dropout.scale : 0.0F;
-            grad = weight * (grad * factor - stage.products[i + 8 * far]);
-            weight *= factor;
-            score = from_float<Bf16>(grad);
-          }
-        }
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        Half2 weights[4], grads[4];
-        left_of(p[2 * m], p[2 * m + 1], weights);
-        left_of(ds[2 * m], ds[2 * m + 1], grads);
-#pragma unroll
-        for (int d = 0; d < D / 16; ++d) {
-          Half2 right[4];
-          read_plain<kVectorRow<D>>(stage.gradients, q0 + 16 * m, 16 * d, right);
-          multiply_add(grad_v[2 * d], weights, right[0], right[1]);
-          multiply_add(grad_v[2 * d + 1], weights, right[2], right[3]);
-          read_plain<kVectorRow<D>>(stage.queries, q0 + 16 * m, 16 * d, right);
-          multiply_add(grad_k[2 * d], grads, right[0], right[1]);
-          multiply_add(grad_k[2 * d + 1], grads, right[2], right[3]);
-        }
+      for (int d = 0; d < D / 16; ++d) {
+        Half2 right[4];
+        read_plain<kVectorRow<D>>(stage.gradients, q, 16 * d, right);
+        multiply_add(grad_v[2 * d], weights, right[0], right[1]);
+        multiply_add(grad_v[2 * d + 1], weights, right[2], right[3]);
+        read_plain<kVectorRow<D>>(stage.queries, q, 16 * d, right);
+        multiply_add(grad_k[2 * d], grads, right[0], right[1]);
+        multiply_add(grad_k[2 * d + 1], grads, right[2], right[3]);
       }
     }
     __syncthreads();
