@@ -34,22 +34,29 @@ __global__ void products_kernel(AttentionSize size, const Bf16* __restrict__ out
     products[(batch * size.heads + head) * padded + t] = product;
 }
 
-// The tile's gradients lie where its scores lay, so that 16 bytes are 16 bytes; those at a row's ends
-// belong to two tiles.
+// The tile's gradients lie where its scores lay. A row begins anywhere within 16 bytes and its ends
+// belong to two tiles, so a warp writes it in two pieces, one number for each lane: 16 bytes at a time
+// and single numbers at the ends were twice as many writes.
 __device__ inline void write_scores(const Bf16* tile, Bf16* to, int columns, int first_key) {
-  each_of_scores([&](int row, int n) {
-    const int column = first_column(row, first_key) + n, begin = 7 - row % 8, end = begin + kTile;
-    if (column >= columns) return;
-    const Bf16* from = tile + row * kScoreRow + n;
-    Bf16* at = to + row * columns + column;
-    if (n >= begin && n + 8 <= end) {
-      *reinterpret_cast<int4*>(at) = *reinterpret_cast<const int4*>(from);
-    } else {
+  constexpr int kAtOnce = 8;
+  const int lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 16;
+#pragma unroll 1
+  for (int first = begin; first < begin + 16; first += kAtOnce) {
+    Bf16 low[kAtOnce], high[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (n + i >= begin && n + i < end) at[i] = from[i];
+    for (int r = 0; r < kAtOnce; ++r) {
+      const Bf16* from = tile + first_score(first) + r * (kScoreRow - 1) + lane;
+      low[r] = from[0];
+      high[r] = from[32];
     }
-  });
+    int column = first_key + kTile - 1 - first + lane;
+    Bf16* at = to + first * columns + column;
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r, --column, at += columns - 1) {
+      if (column < columns) at[0] = low[r];
+      if (column + 32 < columns) at[32] = high[r];
+    }
+  }
 }
 
 template <int D>
