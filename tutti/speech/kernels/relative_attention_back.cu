@@ -196,19 +196,15 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
 
 // Zeros where no key is: left of a query's scores and from key `keys` on.
 __device__ inline void write_zeros(Bf16* to, int columns, int keys) {
-  const int warp = threadIdx.x / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Bf16 zero = from_float<Bf16>(0.0F);
   for (int r = warp * 16; r < warp * 16 + 16; ++r) {
-    const int begin = kTile - 1 - r, end = begin + keys;
-    for (int c = threadIdx.x % 32 * 8; c < columns; c += 32 * 8) {
-      Bf16* at = to + r * columns + c;
-      if (c + 8 <= begin || c >= end) {
-        *reinterpret_cast<int4*>(at) = {};
-      } else if (c < begin || c + 8 > end) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (c + i < begin || c + i >= end) at[i] = from_float<Bf16>(0.0F);
-      }
-    }
+    Bf16* row = to + r * columns;
+    const int begin = kTile - 1 - r, end = min(begin + keys, columns), whole = (end + 7) / 8 * 8;
+    if (lane < begin) row[lane] = zero;
+    if (lane + 32 < begin) row[lane + 32] = zero;
+    if (end + lane < whole) row[end + lane] = zero;
+    for (int c = whole + lane * 8; c < columns; c += 32 * 8) *reinterpret_cast<int4*>(row + c) = {};
   }
 }
 
