@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
+
 #include "tests/speech/gpu_models.h"
 #include "tests/speech/vectors.h"
 #include "tutti/speech/decoding/asr_search.h"
@@ -40,14 +42,19 @@ TEST_F(SpeechCuda, LossesAndGradientsEqualTheCpus) {
 }
 
 TEST_F(SpeechCuda, DepthwiseConvolutionEqualsTorchsInEveryType) {
-  for (const auto& [channels, frames, kernel] :
-       {std::tuple{512, 371, 31}, std::tuple{70, 5, 3}, std::tuple{64, 64, 15}}) {
+  // Also: blocks with several parts of the batch, the last with fewer; channels that cannot be read 16
+  // bytes at a time, an odd number of them; shorter than the kernel.
+  using Case = std::array<std::int64_t, 4>;
+  for (const auto& [batch, channels, frames, kernel] :
+       {Case{3, 512, 371, 31}, Case{3, 70, 5, 3}, Case{3, 64, 64, 15}, Case{13, 512, 371, 31},
+        Case{67, 512, 40, 31}, Case{67, 512, 40, 15}, Case{67, 512, 40, 3}, Case{30, 515, 90, 31},
+        Case{30, 518, 65, 15}, Case{1, 70, 200, 31}, Case{1, 3, 1, 31}, Case{1, 256, 129, 63}}) {
     for (const auto type : {torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
       const auto options = torch::TensorOptions(torch::kCUDA);
-      torch::Tensor x = torch::randn({3, frames, channels}, options).to(type).requires_grad_();
+      torch::Tensor x = torch::randn({batch, frames, channels}, options).to(type).requires_grad_();
       torch::Tensor w = torch::randn({channels, 1, kernel}, options).to(type).requires_grad_();
       torch::Tensor b = torch::randn({channels}, options).to(type).requires_grad_();
-      const torch::Tensor g = torch::randn({3, frames, channels}, options).to(type);
+      const torch::Tensor g = torch::randn({batch, frames, channels}, options).to(type);
       ASSERT_TRUE(has_cuda_ops(x));
       const torch::Tensor y = cuda_depthwise_conv(x, w, b);
       const auto got = torch::autograd::grad({y}, {x, w, b}, {g});
@@ -62,7 +69,9 @@ TEST_F(SpeechCuda, DepthwiseConvolutionEqualsTorchsInEveryType) {
       const double tolerance = type == torch::kFloat32 ? 1e-5 : 1e-2;
       EXPECT_TRUE(close(y, yd, tolerance));
       for (std::size_t i = 0; i < 3; ++i)
-        EXPECT_TRUE(close(got[i], expected[i], tolerance)) << i << " " << type << " " << channels;
+        EXPECT_TRUE(close(got[i], expected[i], tolerance))
+            << i << " " << type << " " << batch << " x " << frames << " x " << channels << ", "
+            << kernel;
     }
   }
 }

@@ -5,7 +5,7 @@ namespace {
 
 // Scores of keys are worked out one tile after the other, with the largest so far and the sum of
 // exponentials relative to it.
-template <int D>
+template <int D, bool kDrops>
 __global__ void __launch_bounds__(kThreads, 4) attention_kernel(RelativeAttention call) {
   constexpr int kStage = 2 * kVectorTile<D> + kScoreTile;
   extern __shared__ __align__(16) Bf16 stages[];
@@ -59,8 +59,6 @@ __global__ void __launch_bounds__(kThreads, 4) attention_kernel(RelativeAttentio
         multiply_add(s[2 * j + 1], query[d], right[2], right[3]);
       }
 
-    const bool is_last = (n + 1) * kTile > keys;
-    float higher[2] = {top[0], top[1]};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Bf16* add = score_tile + first_score(row + 8 * half) + 2 * t;
@@ -70,9 +68,21 @@ __global__ void __launch_bounds__(kThreads, 4) attention_kernel(RelativeAttentio
         for (int c = 0; c < 2; ++c) {
           float& x = s[j][2 * half + c];
           x = fmaf(x, scale, to_float(add[8 * j + c]) * kLog2E);
-          if (is_last && n * kTile + 8 * j + 2 * t + c >= keys) x = -INFINITY;
-          higher[half] = fmaxf(higher[half], x);
         }
+    }
+    if ((n + 1) * kTile > keys) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (n * kTile + 8 * j + 2 * t + c % 2 >= keys) s[j][c] = -INFINITY;
+    }
+    float higher[2] = {top[0], top[1]};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        higher[half] = fmaxf(higher[half], fmaxf(s[j][2 * half], s[j][2 * half + 1]));
       // The four lanes of a row; a tile has at least one key, so this is finite.
       higher[half] = fmaxf(higher[half], __shfl_xor_sync(0xffffffffU, higher[half], 1));
       higher[half] = fmaxf(higher[half], __shfl_xor_sync(0xffffffffU, higher[half], 2));
@@ -93,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_kernel(RelativeAttentio
           sum[half] += x;
         }
     }
-    if (drops.threshold != 0) {
+    if constexpr (kDrops) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
 #pragma unroll
@@ -148,8 +158,10 @@ void relative_attention(const RelativeAttention& call, Stream stream) {
   with_head_size(call.size.head_size, [&](auto d) {
     constexpr int D = decltype(d)::value;
     constexpr std::size_t bytes = 2 * (2 * kVectorTile<D> + kScoreTile) * sizeof(Bf16);
-    allow_shared(attention_kernel<D>, bytes);
-    attention_kernel<D><<<grid, kThreads, bytes, stream>>>(call);
+    const auto kernel =
+        call.dropout.threshold != 0 ? attention_kernel<D, true> : attention_kernel<D, false>;
+    allow_shared(kernel, bytes);
+    kernel<<<grid, kThreads, bytes, stream>>>(call);
   });
   check_launch("relative_attention");
 }

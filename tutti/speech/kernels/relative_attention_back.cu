@@ -1,6 +1,8 @@
 // Gradients of attention: of keys, values and scores against positions by blocks of 64 keys, which
 // take one tile of queries after the other and work out its weights again; then of queries, from the
 // gradient of the scores.
+#include <cstdlib>
+
 #include "tutti/speech/kernels/relative_attention.cuh"
 
 namespace tutti::speech::cuda {
@@ -34,22 +36,29 @@ __global__ void products_kernel(AttentionSize size, const Bf16* __restrict__ out
     products[(batch * size.heads + head) * padded + t] = product;
 }
 
-// The tile's gradients lie where its scores lay, so that 16 bytes are 16 bytes; those at a row's ends
-// belong to two tiles.
+// The tile's gradients lie where its scores lay. A row begins anywhere within 16 bytes and its ends
+// belong to two tiles, so a warp writes it in two pieces, one number for each lane: 16 bytes at a time
+// and single numbers at the ends were twice as many writes.
 __device__ inline void write_scores(const Bf16* tile, Bf16* to, int columns, int first_key) {
-  each_of_scores([&](int row, int n) {
-    const int column = first_column(row, first_key) + n, begin = 7 - row % 8, end = begin + kTile;
-    if (column >= columns) return;
-    const Bf16* from = tile + row * kScoreRow + n;
-    Bf16* at = to + row * columns + column;
-    if (n >= begin && n + 8 <= end) {
-      *reinterpret_cast<int4*>(at) = *reinterpret_cast<const int4*>(from);
-    } else {
+  constexpr int kAtOnce = 8;
+  const int lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 16;
+#pragma unroll 1
+  for (int first = begin; first < begin + 16; first += kAtOnce) {
+    Bf16 low[kAtOnce], high[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (n + i >= begin && n + i < end) at[i] = from[i];
+    for (int r = 0; r < kAtOnce; ++r) {
+      const Bf16* from = tile + first_score(first) + r * (kScoreRow - 1) + lane;
+      low[r] = from[0];
+      high[r] = from[32];
     }
-  });
+    int column = first_key + kTile - 1 - first + lane;
+    Bf16* at = to + first * columns + column;
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r, --column, at += columns - 1) {
+      if (column < columns) at[0] = low[r];
+      if (column + 32 < columns) at[32] = high[r];
+    }
+  }
 }
 
 template <int D>
@@ -58,7 +67,7 @@ struct KeyStage {
   float sums[kTile], products[kTile];
 };
 
-// A warp has 16 keys (rows) and 32 queries (columns) at a time.
+// A warp has 16 keys (rows) and 16 queries (columns) at a time.
 template <int D>
 __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
     key_gradients_kernel(RelativeAttention call, RelativeAttentionBack back) {
@@ -102,6 +111,14 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
                frames);
   const float scale = rsqrtf(static_cast<float>(D));
   const Drops drops(call.dropout);
+  // The thread's first key in the block; elements c of its results are of queries 2 t + c % 2 (and 8
+  // further) and of keys mine + c / 2 * 8.
+  const int mine = warp * 16 + g;
+  const std::uint32_t drop_row = at.blocks * kTile;
+  const int my_score = first_score(2 * t) + mine;
+  const auto score_at = [&](int q, int far, int c) {  // the next row's begin one place earlier
+    return my_score + (q + 8 * far) * kScoreRow + c % 2 * (kScoreRow - 1) + c / 2 * 8;
+  };
   float grad_k[D / 8][4] = {}, grad_v[D / 8][4] = {};
 
   for (int n = 0; n < tiles; ++n) {
@@ -109,56 +126,63 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
     __syncthreads();
     copy_stage(n + 1);  // all threads are done with what lies there
     KeyStage<D>& stage = stages[n % 2];
-#pragma unroll 1
-    for (int q0 = 0; q0 < kTile; q0 += 32) {
-      float p[4][4] = {}, ds[4][4] = {};
+    const std::uint32_t drop = drops.index(size, at, n, 2 * t, first_key + mine);
 #pragma unroll
-      for (int d = 0; d < D / 16; ++d)
+    for (int q = 0; q < kTile; q += 16) {
+      // Read before anything is written: nothing waits for a write, and they arrive meanwhile.
+      float score[2][4];
+      float2 sum[2], product[2];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          Half2 right[4];
-          read_transposed<kVectorRow<D>>(stage.queries, q0 + 16 * m, 16 * d, right);
-          multiply_add(p[2 * m], key[d], right[0], right[1]);
-          multiply_add(p[2 * m + 1], key[d], right[2], right[3]);
-          read_transposed<kVectorRow<D>>(stage.gradients, q0 + 16 * m, 16 * d, right);
-          multiply_add(ds[2 * m], value[d], right[0], right[1]);
-          multiply_add(ds[2 * m + 1], value[d], right[2], right[3]);
+      for (int far = 0; far < 2; ++far) {
+        sum[far] = *reinterpret_cast<const float2*>(stage.sums + q + 8 * far + 2 * t);
+        product[far] = *reinterpret_cast<const float2*>(stage.products + q + 8 * far + 2 * t);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) score[far][c] = to_float(stage.scores[score_at(q, far, c)]);
+      }
+      float p[2][4] = {}, ds[2][4] = {};
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        Half2 right[4];
+        read_transposed<kVectorRow<D>>(stage.queries, q, 16 * d, right);
+        multiply_add(p[0], key[d], right[0], right[1]);
+        multiply_add(p[1], key[d], right[2], right[3]);
+        read_transposed<kVectorRow<D>>(stage.gradients, q, 16 * d, right);
+        multiply_add(ds[0], value[d], right[0], right[1]);
+        multiply_add(ds[1], value[d], right[2], right[3]);
+      }
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const std::uint32_t h = drops.hash(drop + (q / 2 + c % 2) * drop_row + c / 2 * 8);
+#pragma unroll
+        for (int far = 0; far < 2; ++far) {
+          float &weight = p[far][c], &grad = ds[far][c];
+          const float x = fmaf(weight, scale, score[far][c]) * kLog2E;
+          const float log_sum = c % 2 == 0 ? sum[far].x : sum[far].y;
+          weight = first_key + mine + c / 2 * 8 < keys ? power_of_two(x - log_sum) : 0.0F;
+          const bool stays = far == 0 ? drops.keeps_first(h) : drops.keeps_second(h);
+          const float factor = stays ? call.dropout.scale : 0.0F;
+          grad = weight * (grad * factor - (c % 2 == 0 ? product[far].x : product[far].y));
+          weight *= factor;
         }
+      }
+      Half2 weights[4], grads[4];
+      left_of(p[0], p[1], weights);
+      left_of(ds[0], ds[1], grads);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int part = 0; part < 4; ++part) {
+        const auto pair = *reinterpret_cast<const __nv_bfloat162*>(&grads[part]);
+        stage.scores[score_at(q, part / 2, part % 2 * 2)] = pair.x;
+        stage.scores[score_at(q, part / 2, part % 2 * 2 + 1)] = pair.y;
+      }
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int i = q0 + 16 * m + 2 * t + c % 2, j = warp * 16 + g + c / 2 * 8;
-          std::uint32_t h = 0xFFFFFFFFU;
-          if (drops.threshold != 0) h = drops.hash(drops.index(size, at, n, i, first_key + j));
-#pragma unroll
-          for (int far = 0; far < 2; ++far) {
-            float &weight = p[2 * m + far][c], &grad = ds[2 * m + far][c];
-            Bf16& score = stage.scores[first_score(i + 8 * far) + j];
-            const float x = fmaf(weight, scale, to_float(score)) * kLog2E;
-            weight = first_key + j < keys ? power_of_two(x - stage.sums[i + 8 * far]) : 0.0F;
-            const bool stays = far == 0 ? drops.keeps_first(h) : drops.keeps_second(h);
-            const float factor = stays ? call.dropout.scale : 0.0F;
-            grad = weight * (grad * factor - stage.products[i + 8 * far]);
-            weight *= factor;
-            score = from_float<Bf16>(grad);
-          }
-        }
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        Half2 weights[4], grads[4];
-        left_of(p[2 * m], p[2 * m + 1], weights);
-        left_of(ds[2 * m], ds[2 * m + 1], grads);
-#pragma unroll
-        for (int d = 0; d < D / 16; ++d) {
-          Half2 right[4];
-          read_plain<kVectorRow<D>>(stage.gradients, q0 + 16 * m, 16 * d, right);
-          multiply_add(grad_v[2 * d], weights, right[0], right[1]);
-          multiply_add(grad_v[2 * d + 1], weights, right[2], right[3]);
-          read_plain<kVectorRow<D>>(stage.queries, q0 + 16 * m, 16 * d, right);
-          multiply_add(grad_k[2 * d], grads, right[0], right[1]);
-          multiply_add(grad_k[2 * d + 1], grads, right[2], right[3]);
-        }
+      for (int d = 0; d < D / 16; ++d) {
+        Half2 right[4];
+        read_plain<kVectorRow<D>>(stage.gradients, q, 16 * d, right);
+        multiply_add(grad_v[2 * d], weights, right[0], right[1]);
+        multiply_add(grad_v[2 * d + 1], weights, right[2], right[3]);
+        read_plain<kVectorRow<D>>(stage.queries, q, 16 * d, right);
+        multiply_add(grad_k[2 * d], grads, right[0], right[1]);
+        multiply_add(grad_k[2 * d + 1], grads, right[2], right[3]);
       }
     }
     __syncthreads();
@@ -172,19 +196,15 @@ __global__ void __launch_bounds__(kThreads, D == 32 ? 4 : 3)
 
 // Zeros where no key is: left of a query's scores and from key `keys` on.
 __device__ inline void write_zeros(Bf16* to, int columns, int keys) {
-  const int warp = threadIdx.x / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Bf16 zero = from_float<Bf16>(0.0F);
   for (int r = warp * 16; r < warp * 16 + 16; ++r) {
-    const int begin = kTile - 1 - r, end = begin + keys;
-    for (int c = threadIdx.x % 32 * 8; c < columns; c += 32 * 8) {
-      Bf16* at = to + r * columns + c;
-      if (c + 8 <= begin || c >= end) {
-        *reinterpret_cast<int4*>(at) = {};
-      } else if (c < begin || c + 8 > end) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (c + i < begin || c + i >= end) at[i] = from_float<Bf16>(0.0F);
-      }
-    }
+    Bf16* row = to + r * columns;
+    const int begin = kTile - 1 - r, end = min(begin + keys, columns), whole = (end + 7) / 8 * 8;
+    if (lane < begin) row[lane] = zero;
+    if (lane + 32 < begin) row[lane + 32] = zero;
+    if (end + lane < whole) row[end + lane] = zero;
+    for (int c = whole + lane * 8; c < columns; c += 32 * 8) *reinterpret_cast<int4*>(row + c) = {};
   }
 }
 
@@ -249,6 +269,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void relative_attention_back(const RelativeAttention& call, const RelativeAttentionBack& back,
                              Stream stream) {
+  static const bool before = std::getenv("TUTTI_OLD_ATTENTION") != nullptr;
+  if (before) return relative_attention_back_before(call, back, stream);
   const AttentionSize& size = call.size;
   const dim3 grid(static_cast<unsigned>(size.blocks), static_cast<unsigned>(size.heads),
                   static_cast<unsigned>(size.batch));
