@@ -83,9 +83,12 @@ void attend_past_few(Number type, const AttendPast& call, Stream stream);
 // norm_products and the attention to what it gives in one kernel: the blocks of a head exchange q, k
 // and v by their shared memory. No y of the products is written, no q, k and v are read.
 // `products.out` is heads * head_size. REQUIRES: can_..(), at most kMostFewRows rows.
+void norm_attend_past(Number type, const NormProducts& products, const AttendPast& attend,
+                      Stream stream);
 void norm_attend_memory(Number type, const NormProducts& products, const AttendMemory& attend,
                         Stream stream);
 // Whether this GPU can, with these sizes: from compute capability 9 on, if they divide.
+bool can_norm_attend_past(Number type, std::int64_t in, std::int64_t head_size);
 bool can_norm_attend_memory(Number type, std::int64_t in, std::int64_t head_size);
 
 }  // namespace tutti::speech::cuda

@@ -25,7 +25,8 @@ cuda::Outputs outputs_of(const StepLinear& linear, const torch::Tensor& y) {
 StepJoins possible_joins(const StepDecoder& decoder, StepJoins wanted) {
   const cuda::Number type = number_of(decoder.embedding);
   const std::int64_t size = decoder.embedding.size(1), head_size = size / decoder.heads;
-  return {.memory = wanted.memory && cuda::can_norm_attend_memory(type, size, head_size)};
+  return {.past = wanted.past && cuda::can_norm_attend_past(type, size, head_size),
+          .memory = wanted.memory && cuda::can_norm_attend_memory(type, size, head_size)};
 }
 
 // The kernels of a step, one after the other.
@@ -113,6 +114,7 @@ class Step {
                                   .ancestors = state_.ancestors.data_ptr<std::int32_t>(),
                                   .position = state_.position.data_ptr<std::int64_t>(),
                                   .out = said_.data_ptr()};
+    if (joins_.past) return cuda::norm_attend_past(type_, products, attend, stream_);
     cuda::norm_products(type_, products, stream_);
     cuda::attend_past_few(type_, attend, stream_);
   }

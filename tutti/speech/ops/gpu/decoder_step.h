@@ -1,4 +1,4 @@
-// A decoder's step for few hypotheses (kernels/few_rows.h): seven kernels for a layer, or eight.
+// A decoder's step for few hypotheses (kernels/few_rows.h): six kernels for a layer, or eight.
 // Internal to speech/.
 #pragma once
 
@@ -41,6 +41,7 @@ bool can_step_few_rows(const StepDecoder& decoder);
 
 // What is done together with what comes before it, where the GPU and the sizes allow.
 struct StepJoins {
+  bool past = true;    // attention to the past, with its norm and q, k, v
   bool memory = true;  // attention to the memory, with its norm and q
 };
 
