@@ -173,6 +173,13 @@ void decoder_kernels(std::int64_t rows) {
   if (!cuda::can_norm_attend_past(kType, size, 64) ||
       !cuda::can_norm_attend_memory(kType, size, 64))
     return;
+  Tensor logits = torch::randn({layers, rows, vocabulary}, floats());
+  const double logit_bytes = 8.0 * rows * vocabulary;
+  report(name("log-softmax of 50002"), logit_bytes, 0, [&](int i) {
+    cuda::log_softmax_rows(logits[i % layers].data_ptr<float>(), rows, vocabulary, stream());
+  });
+  report(name("log-softmax of 50002, torch's"), logit_bytes, 0,
+         [&](int i) { torch::log_softmax(logits[i % layers], -1); });
   const double matrix = 2.0 * size * size;
   report(name("norm + q, k, v + attention to 37 tokens"), 3 * matrix + past_bytes,
          3 * matrix * rows + past_bytes, [&](int i) {

@@ -1,4 +1,4 @@
-// A decoder's step in a few kernels: the plain formula's logits and caches, whether attention is joined
+// A decoder's step in a few kernels: the plain formula's values and caches, whether attention is joined
 // with the products before it or not.
 #include <ATen/cuda/CUDAContext.h>
 #include <fmt/format.h>
@@ -101,7 +101,7 @@ class Plain {
   Plain(const Case& c, const StepDecoder& decoder, const StepState& state)
       : c_(c), decoder_(decoder), state_(state), type_(decoder.embedding.scalar_type()) {}
 
-  Tensor logits() {
+  Tensor log_probs() {
     Tensor x = number(decoder_.embedding.index_select(0, state_.tokens.flatten())) *
                    std::sqrt(static_cast<double>(c_.size())) +
                number(state_.table.index_select(0, state_.position));
@@ -112,7 +112,7 @@ class Plain {
       const Tensor wide = linear(normed(x, layer.feed_forward_norm), layer.w_1).relu();
       x = x + linear(rounded(wide), layer.w_2);
     }
-    return linear(normed(x, decoder_.after_norm), decoder_.output);
+    return linear(normed(x, decoder_.after_norm), decoder_.output).log_softmax(-1);
   }
   // (rows, heads, head_size) of layer `layer`.
   const Tensor& newest_key(std::size_t layer) const { return newest_[layer].first; }
@@ -188,7 +188,7 @@ void check(const Case& c, torch::ScalarType type, StepJoins joins) {
   ASSERT_TRUE(gpu::can_step_few_rows(decoder));
   const StepState before = state_of(c, type), state = copy_of(before);
   Plain plain(c, decoder, before);
-  const Tensor expected = plain.logits();
+  const Tensor expected = plain.log_probs();
   // Some at once: what one leaves behind must not change the next.
   std::vector<Tensor> got;
   for (int i = 0; i < 8; ++i) got.push_back(gpu::step_few_rows(decoder, state, joins));
@@ -242,6 +242,21 @@ TEST_F(SpeechStep, BothAreJoined) {
   const torch::NoGradGuard no_grad;
   for (const auto type : {torch::kBFloat16, torch::kFloat16})
     for (const Case& c : kCases) check(c, type, {});
+}
+
+TEST_F(SpeechStep, LogSoftmaxOfLongRowsIsTorchs) {
+  if (!cuda::can_log_softmax_rows(1)) GTEST_SKIP() << "no clusters here";
+  EXPECT_TRUE(cuda::can_log_softmax_rows(65536));
+  EXPECT_FALSE(cuda::can_log_softmax_rows(65537));
+  torch::manual_seed(3);
+  for (const std::int64_t rows : {1, 5, 16})
+    for (const std::int64_t columns : {1, 83, 5000, 50002, 65536}) {
+      const Tensor x = 5 * torch::randn({rows, columns}, torch::kCUDA) + 30;
+      const Tensor expected = x.log_softmax(-1);
+      cuda::log_softmax_rows(x.data_ptr<float>(), rows, columns,
+                             at::cuda::getCurrentCUDAStream().stream());
+      EXPECT_LT(distance(x, expected), 1e-4) << rows << " " << columns;
+    }
 }
 
 // Sizes that do not divide are served by separate kernels.

@@ -116,11 +116,11 @@ __device__ void stage_normed(const NormRows& a, const T* parameters, T* staged) 
     for (int p = 0; p < kMaxPacks; ++p)
       if (p < packs) sum += (v[p][0] + v[p][1]) + (v[p][2] + v[p][3]);
     const float mean = warp_sum(sum) / static_cast<float>(a.in);
+    const auto squared = [&](float value) { return (value - mean) * (value - mean); };
 #pragma unroll
     for (int p = 0; p < kMaxPacks; ++p)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (p < packs) squares = fmaf(v[p][i] - mean, v[p][i] - mean, squares);
+      if (p < packs)
+        squares += (squared(v[p][0]) + squared(v[p][1])) + (squared(v[p][2]) + squared(v[p][3]));
     const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(a.in) + a.eps);
 #pragma unroll
     for (int p = 0; p < kMaxPacks; ++p) {

@@ -91,4 +91,9 @@ void norm_attend_memory(Number type, const NormProducts& products, const AttendM
 bool can_norm_attend_past(Number type, std::int64_t in, std::int64_t head_size);
 bool can_norm_attend_memory(Number type, std::int64_t in, std::int64_t head_size);
 
+// x (rows, columns) becomes its log-softmax, by several blocks for a row.
+void log_softmax_rows(float* x, std::int64_t rows, std::int64_t columns, Stream stream);
+// Whether this GPU can, with so many columns.
+bool can_log_softmax_rows(std::int64_t columns);
+
 }  // namespace tutti::speech::cuda

@@ -65,6 +65,8 @@ class Step {
     cuda::NormProducts call = describe(decoder_.after_norm, {{&decoder_.output, &logits}});
     call.float_y = true;
     cuda::norm_products(type_, call, stream_);
+    if (!cuda::can_log_softmax_rows(logits.size(1))) return torch::log_softmax(logits, -1);
+    cuda::log_softmax_rows(logits.data_ptr<float>(), rows_, logits.size(1), stream_);
     return logits;
   }
 

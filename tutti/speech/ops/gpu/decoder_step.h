@@ -45,7 +45,7 @@ struct StepJoins {
   bool memory = true;  // attention to the memory, with its norm and q
 };
 
-// Logits (rows, vocabulary), float32. REQUIRES: can_step_few_rows().
+// Log-probabilities (rows, vocabulary), float32. REQUIRES: can_step_few_rows().
 torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state,
                             StepJoins joins = {});
 
