@@ -118,6 +118,12 @@ EarlyLaunch head_launch(std::int64_t rows, std::int64_t in, std::int64_t heads, 
           kBlocks};
 }
 
+// What such a kernel is allowed to have; always as much, as other threads launch too.
+template <class Shared>
+std::size_t most_shared() {
+  return head_launch<Shared>(kMostFewRows, kMaxIn, 1, nullptr).config().dynamicSmemBytes;
+}
+
 // Calls f with a Kernel<T, head_size>: it has the kernel, `run`, and the type of its shared memory.
 template <template <class, int> class Kernel, class F>
 void with_head_kernel(Number type, std::int64_t head_size, F f) {
@@ -136,7 +142,7 @@ bool can_run_head_kernel(Number type, std::int64_t in, std::int64_t head_size) {
   bool can = false;
   with_head_kernel<Kernel>(type, head_size, [&](auto kernel) {
     can = can_cluster(kernel.run, head_launch<typename decltype(kernel)::Shared>(
-                                      kMostFewRows, in, /*heads=*/1, nullptr));
+                                      kMostFewRows, kMaxIn, /*heads=*/1, nullptr));
   });
   return can;
 }
@@ -147,7 +153,7 @@ void run_head_kernel(Number type, const NormProducts& products, const Call& call
   with_head_kernel<Kernel>(type, head_size, [&](auto kernel) {
     const auto launch =
         head_launch<typename decltype(kernel)::Shared>(products.rows, products.in, heads, stream);
-    allow_shared(kernel.run, launch.config().dynamicSmemBytes);
+    allow_shared(kernel.run, most_shared<typename decltype(kernel)::Shared>());
     launch.run(kernel.run, products, call);
   });
 }
