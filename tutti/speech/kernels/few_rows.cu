@@ -7,7 +7,8 @@
 namespace tutti::speech::cuda {
 namespace {
 
-constexpr int kMaxBlocks = 132 * 2;  // about what a large GPU has room for
+constexpr int kMaxBlocks = 132 * 2;            // about what a large GPU has room for
+constexpr std::size_t kMaxCopied = 64 * 1024;  // bytes of x; every GPU has room for them
 
 struct Arguments {
   const void* x;
@@ -20,9 +21,15 @@ struct Arguments {
   bool relu;
 };
 
-// All that is not of the kernel before this one is on its way before that one has ended.
-template <class T, bool kNorm, int kTiles, class Y>
-__global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(const Arguments a) {
+// How a block reads x: normalised and copied to shared memory, or where it is.
+enum class Read { kNormed, kCopied, kInPlace };
+
+// All that is not of the kernel before this one is on its way before that one has ended. Copies of x
+// need few registers, which leaves room for the kernel after this one to do the same.
+template <class T, Read kRead, int kTiles, class Y>
+__global__ void __launch_bounds__(kRead == Read::kNormed ? 256 : 512,
+                                  kRead == Read::kInPlace ? 1 : 2) products(const Arguments a) {
+  constexpr bool kNorm = kRead == Read::kNormed;
   constexpr int kBatch = kNorm ? 4 : 8;  // chunks whose weights are on their way at once
   constexpr int kWarps = kNorm ? 8 : 16;
   constexpr int kOut = kTiles * kTile;
@@ -57,9 +64,23 @@ __global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(con
   };
   const auto read_x = [&](int row, int chunk) {
     if (row >= a.rows) return make_uint4(0, 0, 0, 0);
-    const T* x = kNorm ? staged + row * (a.in + kPadding)
-                       : static_cast<const T*>(a.x) + static_cast<std::int64_t>(row) * a.in;
+    const T* x = kRead == Read::kInPlace
+                     ? static_cast<const T*>(a.x) + static_cast<std::int64_t>(row) * a.in
+                     : staged + row * (a.in + kPadding);
     return *reinterpret_cast<const uint4*>(x + first + chunk * kChunk);
+  };
+
+  const auto y_at = [&](int unit, int at) {
+    return static_cast<Y*>(output_of(unit).y) + static_cast<std::int64_t>(at / kOut) * a.out +
+           place_of(unit) + at % kOut;
+  };
+  const auto is_there = [&](int unit, int at) {
+    return at / kOut < a.rows && place_of(unit) + at % kOut < a.out;
+  };
+  float before = 0;  // a block that adds has a thread for each result
+  const auto fetch_sum = [&](int unit) {
+    if constexpr (!kNorm)
+      if (is_there(unit, mine)) before = *y_at(unit, mine);
   };
 
   let_next_begin();
@@ -72,22 +93,14 @@ __global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(con
     __syncthreads();
     wait_for_previous();
     stage_normed(rows, parameters, staged);
-    __syncthreads();
   } else {
     wait_for_previous();
+    fetch_sum(blockIdx.x);
+    if constexpr (kRead == Read::kCopied)
+      copy_rows(static_cast<const T*>(a.x), a.rows, a.in, staged);
   }
+  __syncthreads();
   for (int unit = blockIdx.x; unit < a.all_units; unit += gridDim.x) {
-    const Outputs output = output_of(unit);
-    const auto y_at = [&](int at) {
-      return static_cast<Y*>(output.y) + static_cast<std::int64_t>(at / kOut) * a.out +
-             place_of(unit) + at % kOut;
-    };
-    const auto is_there = [&](int at) {
-      return at / kOut < a.rows && place_of(unit) + at % kOut < a.out;
-    };
-    float before = 0;  // a block that adds has a thread for each result
-    if constexpr (!kNorm)
-      if (is_there(mine)) before = *y_at(mine);
     float sum[kTiles][4] = {};
     for (int from = 0; from < chunks; from += kBatch) {
       if (from > 0) fetch(unit, from);
@@ -97,15 +110,16 @@ __global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(con
     put_partials(sum, partials[warp]);
     __syncthreads();
     for (int at = mine; at < a.rows * kOut; at += threads) {
-      if (!is_there(at)) continue;
+      if (!is_there(unit, at)) continue;
       float value = biases[at % kOut];
       for (int w = 0; w < warps; ++w) value += partials[w][at];
       if (a.relu) value = fmaxf(value, 0.0F);
-      *y_at(at) = from_float<Y>(value + before);
+      *y_at(unit, at) = from_float<Y>(value + before);
     }
     if (unit + gridDim.x >= a.all_units) break;
     __syncthreads();
     fetch_bias(unit + gridDim.x);
+    fetch_sum(unit + gridDim.x);
   }
 }
 
@@ -152,7 +166,8 @@ void launch_norm_products(const NormProducts& call, Stream stream) {
   const dim3 block(32, static_cast<unsigned>(warps_for(call.in, 8)));
   const std::size_t shared =
       static_cast<std::size_t>(call.rows * (call.in + kPadding) + 2 * call.in) * sizeof(T);
-  launch_early(products<T, true, kTiles, Y>, blocks_for(a.all_units), block, shared, stream, a);
+  launch_early(products<T, Read::kNormed, kTiles, Y>, blocks_for(a.all_units), block, shared,
+               stream, a);
 }
 
 }  // namespace
@@ -191,9 +206,18 @@ void add_product(Number type, const AddProduct& call, Stream stream) {
   a.x = call.x;
   a.outputs[0] = call.output;
   const dim3 block(32, static_cast<unsigned>(warps_for(call.in, call.in >= 2048 ? 16 : 8)));
+  const std::size_t copied =
+      static_cast<std::size_t>(call.rows * (call.in + kPadding)) * sizeof(__half);
   with_half_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    launch_early(products<T, false, 1, float>, blocks_for(a.all_units), block, 0, stream, a);
+    const auto launch = [&](auto kernel, std::size_t shared) {
+      allow_shared(kernel, kMaxCopied);  // always as much: other threads launch too
+      launch_early(kernel, blocks_for(a.all_units), block, shared, stream, a);
+    };
+    if (copied <= kMaxCopied)
+      launch(products<T, Read::kCopied, 1, float>, copied);
+    else
+      launch(products<T, Read::kInPlace, 1, float>, 0);
   });
   check_launch("add_product");
 }

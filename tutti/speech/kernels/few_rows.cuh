@@ -136,6 +136,15 @@ __device__ void stage_normed(const NormRows& a, const T* parameters, T* staged) 
   }
 }
 
+// Rows of x as they are, into shared memory.
+template <class T>
+__device__ void copy_rows(const T* x, int rows, int in, T* staged) {
+  const int threads = blockDim.x * blockDim.y;
+  for (int at = (threadIdx.y * 32 + threadIdx.x) * 8; at < rows * in; at += threads * 8)
+    *reinterpret_cast<uint4*>(staged + at + at / in * kPadding) =
+        *reinterpret_cast<const uint4*>(x + at);
+}
+
 template <class F>
 void with_half_type(Number number, F f) {
   if (number == Number::kFloat) throw std::runtime_error("few rows: float is not known");
