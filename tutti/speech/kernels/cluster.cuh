@@ -35,8 +35,10 @@ template <class Kernel>
 bool can_cluster(Kernel kernel, const EarlyLaunch& launch) {
   if (!can_begin_early()) return false;
   allow_shared(kernel, launch.config().dynamicSmemBytes);
+  cudaLaunchConfig_t config = launch.config();
+  config.numAttrs = 1;  // the cluster; when the kernel may begin does not matter here
   int clusters = 0;
-  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config());
+  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // is answered here
   return error == cudaSuccess && clusters > 0;
 }

@@ -37,16 +37,16 @@ class EarlyLaunch {
     config_.dynamicSmemBytes = shared;
     config_.stream = stream;
     config_.attrs = attributes_;
-    if (can_begin_early()) {
-      cudaLaunchAttribute& early = attributes_[config_.numAttrs++];
-      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      early.val.programmaticStreamSerializationAllowed = 1;
-    }
     if (cluster > 1) {
       cudaLaunchAttribute& together = attributes_[config_.numAttrs++];
       together.id = cudaLaunchAttributeClusterDimension;
       together.val.clusterDim.x = cluster;
       together.val.clusterDim.y = together.val.clusterDim.z = 1;
+    }
+    if (can_begin_early()) {
+      cudaLaunchAttribute& early = attributes_[config_.numAttrs++];
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
     }
   }
   EarlyLaunch(const EarlyLaunch&) = delete;
