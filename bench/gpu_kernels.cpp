@@ -95,14 +95,20 @@ void decoder_kernels(std::int64_t rows) {
                sum = torch::zeros({rows, size}, floats());
   const auto stream = [&] { return stream_of(x); };
   const auto weight = [&](int i) { return weights[i % layers].data_ptr(); };
-  const auto products = [&](std::int64_t out, const void* matrix, bool float_y) {
+  const auto describe = [&](std::int64_t out, const std::vector<const void*>& matrices) {
     cuda::NormProducts call;
     call.rows = rows;
     call.in = size;
     call.out = out;
     call.x = x.data_ptr<float>();
     call.norm_weight = call.norm_bias = norm.data_ptr();
-    call.outputs[0] = {matrix, bias.data_ptr(), y.data_ptr()};
+    call.count = static_cast<int>(matrices.size());
+    for (std::size_t i = 0; i < matrices.size(); ++i)
+      call.outputs[i] = {matrices[i], bias.data_ptr(), y.data_ptr()};
+    return call;
+  };
+  const auto products = [&](std::int64_t out, const void* matrix, bool float_y) {
+    cuda::NormProducts call = describe(out, {matrix});
     call.float_y = float_y;
     cuda::norm_products(kType, call, stream());
   };
@@ -126,20 +132,66 @@ void decoder_kernels(std::int64_t rows) {
   product("norm + 50002 x 1024", vocabulary, size,
           [&](int) { products(vocabulary, output.data_ptr(), true); });
   const Tensor memory = torch::randn({layers, 2, heads, frames, 64}, halves());
-  report(name("attention to 384 frames"), 4.0 * frames * size, 4.0 * rows * frames * size,
-         [&](int i) {
-           const Tensor kv = memory[i % layers];
-           cuda::attend_memory(kType,
-                               {.utterances = 1,
-                                .queries = rows,
-                                .heads = heads,
-                                .frames = frames,
-                                .head_size = 64,
-                                .q = wide.data_ptr(),
-                                .keys = kv[0].data_ptr(),
-                                .values = kv[1].data_ptr(),
-                                .out = y.data_ptr()},
-                               stream());
+  const auto to_memory = [&](int i) {
+    const Tensor kv = memory[i % layers];
+    return cuda::AttendMemory{.utterances = 1,
+                              .queries = rows,
+                              .heads = heads,
+                              .frames = frames,
+                              .head_size = 64,
+                              .q = wide.data_ptr(),
+                              .keys = kv[0].data_ptr(),
+                              .values = kv[1].data_ptr(),
+                              .out = y.data_ptr()};
+  };
+  const double frame_bytes = 4.0 * frames * size, frame_work = 4.0 * rows * frames * size;
+  report(name("attention to 384 frames"), frame_bytes, frame_work,
+         [&](int i) { cuda::attend_memory(kType, to_memory(i), stream()); });
+  const std::int64_t past = 37, capacity = 64;
+  const Tensor said = torch::randn({layers, 2, rows, heads, capacity, 64}, halves());
+  const auto ids = torch::device(torch::kCUDA).dtype(torch::kInt64);
+  const Tensor position = torch::full({1}, past, ids),
+               ancestors =
+                   torch::arange(rows, ids.dtype(torch::kInt32)).unsqueeze(1).repeat({1, capacity});
+  const auto to_past = [&](int i) {
+    const Tensor kv = said[i % layers];
+    const cuda::PastSize past_size{
+        .rows = rows, .heads = heads, .capacity = capacity, .head_size = 64};
+    return cuda::AttendPast{.size = past_size,
+                            .q = wide.data_ptr(),
+                            .k = wide.data_ptr(),
+                            .v = wide.data_ptr(),
+                            .k_cache = kv[0].data_ptr(),
+                            .v_cache = kv[1].data_ptr(),
+                            .ancestors = ancestors.data_ptr<std::int32_t>(),
+                            .position = position.data_ptr<std::int64_t>(),
+                            .out = y.data_ptr()};
+  };
+  const double past_bytes = 4.0 * rows * past * size;
+  report(name("attention to 37 tokens"), past_bytes, past_bytes,
+         [&](int i) { cuda::attend_past_few(kType, to_past(i), stream()); });
+  if (!cuda::can_norm_attend_past(kType, size, 64) ||
+      !cuda::can_norm_attend_memory(kType, size, 64))
+    return;
+  Tensor logits = torch::randn({layers, rows, vocabulary}, floats());
+  const double logit_bytes = 8.0 * rows * vocabulary;
+  report(name("log-softmax of 50002"), logit_bytes, 0, [&](int i) {
+    cuda::log_softmax_rows(logits[i % layers].data_ptr<float>(), rows, vocabulary, stream());
+  });
+  report(name("log-softmax of 50002, torch's"), logit_bytes, 0,
+         [&](int i) { torch::log_softmax(logits[i % layers], -1); });
+  const double matrix = 2.0 * size * size;
+  report(name("norm + q, k, v + attention to 37 tokens"), 3 * matrix + past_bytes,
+         3 * matrix * rows + past_bytes, [&](int i) {
+           const Tensor three = weights[i % layers].view({4, size, size});
+           cuda::norm_attend_past(
+               kType,
+               describe(size, {three[0].data_ptr(), three[1].data_ptr(), three[2].data_ptr()}),
+               to_past(i), stream());
+         });
+  report(name("norm + q + attention to 384 frames"), matrix + frame_bytes,
+         matrix * rows + frame_work, [&](int i) {
+           cuda::norm_attend_memory(kType, describe(size, {weight(i)}), to_memory(i), stream());
          });
 }
 

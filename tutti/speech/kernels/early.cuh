@@ -28,20 +28,45 @@ inline bool can_begin_early() {
   return can;
 }
 
+// How such a kernel is launched; `cluster` blocks next to each other share their memory (cluster.cuh).
+class EarlyLaunch {
+ public:
+  EarlyLaunch(dim3 grid, dim3 block, std::size_t shared, Stream stream, unsigned cluster = 1) {
+    config_.gridDim = grid;
+    config_.blockDim = block;
+    config_.dynamicSmemBytes = shared;
+    config_.stream = stream;
+    config_.attrs = attributes_;
+    if (cluster > 1) {
+      cudaLaunchAttribute& together = attributes_[config_.numAttrs++];
+      together.id = cudaLaunchAttributeClusterDimension;
+      together.val.clusterDim.x = cluster;
+      together.val.clusterDim.y = together.val.clusterDim.z = 1;
+    }
+    if (can_begin_early()) {
+      cudaLaunchAttribute& early = attributes_[config_.numAttrs++];
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  EarlyLaunch(const EarlyLaunch&) = delete;
+  EarlyLaunch& operator=(const EarlyLaunch&) = delete;
+
+  const cudaLaunchConfig_t& config() const { return config_; }
+  template <class... Parameters, class... Arguments>
+  void run(void (*kernel)(Parameters...), Arguments... arguments) const {
+    cudaLaunchKernelEx(&config_, kernel, static_cast<Parameters>(arguments)...);
+  }
+
+ private:
+  cudaLaunchAttribute attributes_[2] = {};
+  cudaLaunchConfig_t config_ = {};
+};
+
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared,
                   Stream stream, Arguments... arguments) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = can_begin_early() ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+  EarlyLaunch(grid, block, shared, stream).run(kernel, arguments...);
 }
 
 }  // namespace tutti::speech::cuda

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
-#include "tutti/speech/kernels/early.cuh"
+#include "tutti/speech/kernels/few_rows.cuh"
 
 namespace tutti::speech::cuda {
 namespace {
 
-constexpr int kRows = static_cast<int>(kMostFewRows);
-constexpr int kTile = 8;      // outputs that a warp multiplies at a time
-constexpr int kChunk = 32;    // inputs that a warp multiplies at a time, 8 for each lane
-constexpr int kMaxPacks = 8;  // of four, that a lane has of a row to be normalised
-constexpr int kPadding = 32;  // elements between rows in shared memory: no bank is asked twice
-constexpr int kMaxBlocks = 132 * 2;  // about what a large GPU has room for
+constexpr int kMaxBlocks = 132 * 2;            // about what a large GPU has room for
+constexpr std::size_t kMaxCopied = 64 * 1024;  // bytes of x; every GPU has room for them
 
 struct Arguments {
   const void* x;
@@ -25,63 +21,15 @@ struct Arguments {
   bool relu;
 };
 
-// sum (16, 8) += x (16, 16) w' (8, 16), as the tensor cores hold them.
-template <class T>
-__device__ inline void multiply(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                unsigned b0, unsigned b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+// How a block reads x: normalised and copied to shared memory, or where it is.
+enum class Read { kNormed, kCopied, kInPlace };
 
-// Rows of x, normalised, into shared memory; a warp has a row. `parameters`: weight and bias.
-template <class T>
-__device__ void stage_normed(const Arguments& a, const T* parameters, T* staged) {
-  const int lane = threadIdx.x, packs = a.in / 128;
-  for (int row = threadIdx.y; row < a.rows; row += blockDim.y) {
-    const float* x = static_cast<const float*>(a.x) + static_cast<std::int64_t>(row) * a.in;
-    float v[kMaxPacks][4];
-    float sum = 0, squares = 0;
-#pragma unroll
-    for (int p = 0; p < kMaxPacks; ++p)
-      if (p < packs) read_pack(x + (p * 32 + lane) * 4, v[p]);
-#pragma unroll
-    for (int p = 0; p < kMaxPacks; ++p)
-      if (p < packs) sum += (v[p][0] + v[p][1]) + (v[p][2] + v[p][3]);
-    const float mean = warp_sum(sum) / static_cast<float>(a.in);
-#pragma unroll
-    for (int p = 0; p < kMaxPacks; ++p)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (p < packs) squares = fmaf(v[p][i] - mean, v[p][i] - mean, squares);
-    const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(a.in) + a.eps);
-#pragma unroll
-    for (int p = 0; p < kMaxPacks; ++p) {
-      if (p >= packs) break;
-      const int at = (p * 32 + lane) * 4;
-      float w[4], b[4];
-      read_pack(parameters + at, w);
-      read_pack(parameters + a.in + at, b);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v[p][i] = fmaf((v[p][i] - mean) * rstd, w[i], b[i]);
-      write_pack(staged + row * (a.in + kPadding) + at, v[p]);
-    }
-  }
-}
-
-// The warps of a block share the inputs, the lanes of a warp the outputs of a tile and the rest of
-// the inputs: lane 4 g + t has inputs 8 t .. 8 t + 7 of a chunk, of output g and of rows g and g + 8.
-// In which order tensor cores see the inputs does not matter, as long as x and weights agree. All
-// that is not of the kernel before this one is on its way before that one has ended.
-template <class T, bool kNorm, int kTiles, class Y>
-__global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(const Arguments a) {
+// All that is not of the kernel before this one is on its way before that one has ended. Copies of x
+// need few registers, which leaves room for the kernel after this one to do the same.
+template <class T, Read kRead, int kTiles, class Y>
+__global__ void __launch_bounds__(kRead == Read::kNormed ? 256 : 512,
+                                  kRead == Read::kInPlace ? 1 : 2) products(const Arguments a) {
+  constexpr bool kNorm = kRead == Read::kNormed;
   constexpr int kBatch = kNorm ? 4 : 8;  // chunks whose weights are on their way at once
   constexpr int kWarps = kNorm ? 8 : 16;
   constexpr int kOut = kTiles * kTile;
@@ -99,18 +47,15 @@ __global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(con
     return unit < a.units ? a.outputs[0] : unit < 2 * a.units ? a.outputs[1] : a.outputs[2];
   };
   const auto place_of = [&](int unit) { return unit % a.units * kOut; };
-  uint4 weights[kTiles][kBatch];
+  WeightTiles<T, kTiles, kBatch> weights;
   const auto fetch = [&](int unit, int from) {
-    const T* matrix = static_cast<const T*>(output_of(unit).weight);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int row = min(place_of(unit) + tile * kTile + g, a.out - 1);
-      const T* w = matrix + static_cast<std::int64_t>(row) * a.in + first;
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i)
-        if (from + i < chunks)
-          weights[tile][i] = __ldcs(reinterpret_cast<const uint4*>(w + (from + i) * kChunk));
-    }
+    weights.fetch(
+        [&](int tile) {
+          const int row = min(place_of(unit) + tile * kTile + g, a.out - 1);
+          return static_cast<const T*>(output_of(unit).weight) +
+                 static_cast<std::int64_t>(row) * a.in + first;
+        },
+        from, chunks);
   };
   const auto fetch_bias = [&](int unit) {
     if (mine < kOut)
@@ -119,76 +64,62 @@ __global__ void __launch_bounds__(kNorm ? 256 : 512, kNorm ? 2 : 1) products(con
   };
   const auto read_x = [&](int row, int chunk) {
     if (row >= a.rows) return make_uint4(0, 0, 0, 0);
-    const T* x = kNorm ? staged + row * (a.in + kPadding)
-                       : static_cast<const T*>(a.x) + static_cast<std::int64_t>(row) * a.in;
+    const T* x = kRead == Read::kInPlace
+                     ? static_cast<const T*>(a.x) + static_cast<std::int64_t>(row) * a.in
+                     : staged + row * (a.in + kPadding);
     return *reinterpret_cast<const uint4*>(x + first + chunk * kChunk);
+  };
+
+  const auto y_at = [&](int unit, int at) {
+    return static_cast<Y*>(output_of(unit).y) + static_cast<std::int64_t>(at / kOut) * a.out +
+           place_of(unit) + at % kOut;
+  };
+  const auto is_there = [&](int unit, int at) {
+    return at / kOut < a.rows && place_of(unit) + at % kOut < a.out;
+  };
+  float before = 0;  // a block that adds has a thread for each result
+  const auto fetch_sum = [&](int unit) {
+    if constexpr (!kNorm)
+      if (is_there(unit, mine)) before = *y_at(unit, mine);
   };
 
   let_next_begin();
   fetch(blockIdx.x, 0);
   fetch_bias(blockIdx.x);
   if constexpr (kNorm) {
+    const NormRows rows{static_cast<const float*>(a.x), a.rows, a.in, a.eps};
     T* parameters = staged + a.rows * (a.in + kPadding);
-    for (int at = mine * 8; at < a.in; at += threads * 8) {
-      *reinterpret_cast<uint4*>(parameters + at) =
-          *reinterpret_cast<const uint4*>(static_cast<const T*>(a.norm_weight) + at);
-      *reinterpret_cast<uint4*>(parameters + a.in + at) =
-          *reinterpret_cast<const uint4*>(static_cast<const T*>(a.norm_bias) + at);
-    }
+    copy_parameters<T>(a.norm_weight, a.norm_bias, a.in, parameters);
     __syncthreads();
     wait_for_previous();
-    stage_normed(a, parameters, staged);
-    __syncthreads();
+    stage_normed(rows, parameters, staged);
   } else {
     wait_for_previous();
+    fetch_sum(blockIdx.x);
+    if constexpr (kRead == Read::kCopied)
+      copy_rows(static_cast<const T*>(a.x), a.rows, a.in, staged);
   }
+  __syncthreads();
   for (int unit = blockIdx.x; unit < a.all_units; unit += gridDim.x) {
-    const Outputs output = output_of(unit);
-    const auto y_at = [&](int at) {
-      return static_cast<Y*>(output.y) + static_cast<std::int64_t>(at / kOut) * a.out +
-             place_of(unit) + at % kOut;
-    };
-    const auto is_there = [&](int at) {
-      return at / kOut < a.rows && place_of(unit) + at % kOut < a.out;
-    };
-    float before = 0;  // a block that adds has a thread for each result
-    if constexpr (!kNorm)
-      if (is_there(mine)) before = *y_at(mine);
     float sum[kTiles][4] = {};
     for (int from = 0; from < chunks; from += kBatch) {
       if (from > 0) fetch(unit, from);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (from + i >= chunks) break;
-        const uint4 low = read_x(g, from + i), high = read_x(g + 8, from + i);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const uint4 w = weights[tile][i];
-          multiply<T>(sum[tile], low.x, high.x, low.y, high.y, w.x, w.y);
-          multiply<T>(sum[tile], low.z, high.z, low.w, high.w, w.z, w.w);
-        }
-      }
+      weights.multiply_with(read_x, from, chunks, sum);
     }
     if (unit + gridDim.x < a.all_units) fetch(unit + gridDim.x, 0);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      float* to = partials[warp] + g * kOut + tile * kTile + 2 * t;
-      to[0] = sum[tile][0];
-      to[1] = sum[tile][1];
-      to[8 * kOut] = sum[tile][2];
-      to[8 * kOut + 1] = sum[tile][3];
-    }
+    put_partials(sum, partials[warp]);
     __syncthreads();
     for (int at = mine; at < a.rows * kOut; at += threads) {
-      if (!is_there(at)) continue;
+      if (!is_there(unit, at)) continue;
       float value = biases[at % kOut];
       for (int w = 0; w < warps; ++w) value += partials[w][at];
       if (a.relu) value = fmaxf(value, 0.0F);
-      *y_at(at) = from_float<Y>(value + before);
+      *y_at(unit, at) = from_float<Y>(value + before);
     }
     if (unit + gridDim.x >= a.all_units) break;
     __syncthreads();
     fetch_bias(unit + gridDim.x);
+    fetch_sum(unit + gridDim.x);
   }
 }
 
@@ -201,13 +132,6 @@ __global__ void embed(const std::int64_t* tokens, const std::int64_t* position, 
   for (int d = threadIdx.x; d < size; d += blockDim.x)
     x[static_cast<std::int64_t>(blockIdx.x) * size + d] =
         fmaf(to_float(embedding[token * size + d]), scale, to_float(table[place * size + d]));
-}
-
-template <class F>
-void with_half_type(Number number, F f) {
-  if (number == Number::kFloat) throw std::runtime_error("few_rows: float is not known");
-  if (number == Number::kHalf) return f(static_cast<__half*>(nullptr));
-  f(static_cast<__nv_bfloat16*>(nullptr));
 }
 
 int warps_for(std::int64_t in, int most) {
@@ -242,7 +166,8 @@ void launch_norm_products(const NormProducts& call, Stream stream) {
   const dim3 block(32, static_cast<unsigned>(warps_for(call.in, 8)));
   const std::size_t shared =
       static_cast<std::size_t>(call.rows * (call.in + kPadding) + 2 * call.in) * sizeof(T);
-  launch_early(products<T, true, kTiles, Y>, blocks_for(a.all_units), block, shared, stream, a);
+  launch_early(products<T, Read::kNormed, kTiles, Y>, blocks_for(a.all_units), block, shared,
+               stream, a);
 }
 
 }  // namespace
@@ -281,9 +206,18 @@ void add_product(Number type, const AddProduct& call, Stream stream) {
   a.x = call.x;
   a.outputs[0] = call.output;
   const dim3 block(32, static_cast<unsigned>(warps_for(call.in, call.in >= 2048 ? 16 : 8)));
+  const std::size_t copied =
+      static_cast<std::size_t>(call.rows * (call.in + kPadding)) * sizeof(__half);
   with_half_type(type, [&](auto* pointer) {
     using T = std::remove_pointer_t<decltype(pointer)>;
-    launch_early(products<T, false, 1, float>, blocks_for(a.all_units), block, 0, stream, a);
+    const auto launch = [&](auto kernel, std::size_t shared) {
+      allow_shared(kernel, kMaxCopied);  // always as much: other threads launch too
+      launch_early(kernel, blocks_for(a.all_units), block, shared, stream, a);
+    };
+    if (copied <= kMaxCopied)
+      launch(products<T, Read::kCopied, 1, float>, copied);
+    else
+      launch(products<T, Read::kInPlace, 1, float>, 0);
   });
   check_launch("add_product");
 }

@@ -70,8 +70,30 @@ struct AttendMemory {
 void attend_memory(Number type, const AttendMemory& call, Stream stream);
 
 // As attend_past (kernels.h), for few rows.
-void attend_past_few(Number type, const void* q, const void* k, const void* v, void* k_cache,
-                     void* v_cache, std::int32_t* ancestors, const std::int64_t* position,
-                     void* out, const PastSize& size, Stream stream);
+struct AttendPast {
+  PastSize size;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void *k_cache = nullptr, *v_cache = nullptr;
+  std::int32_t* ancestors = nullptr;
+  const std::int64_t* position = nullptr;
+  void* out = nullptr;
+};
+void attend_past_few(Number type, const AttendPast& call, Stream stream);
+
+// norm_products and the attention to what it gives in one kernel: the blocks of a head exchange q, k
+// and v by their shared memory. No y of the products is written, no q, k and v are read.
+// `products.out` is heads * head_size. REQUIRES: can_..(), at most kMostFewRows rows.
+void norm_attend_past(Number type, const NormProducts& products, const AttendPast& attend,
+                      Stream stream);
+void norm_attend_memory(Number type, const NormProducts& products, const AttendMemory& attend,
+                        Stream stream);
+// Whether this GPU can, with these sizes: from compute capability 9 on, if they divide.
+bool can_norm_attend_past(Number type, std::int64_t in, std::int64_t head_size);
+bool can_norm_attend_memory(Number type, std::int64_t in, std::int64_t head_size);
+
+// x (rows, columns) becomes its log-softmax, by several blocks for a row.
+void log_softmax_rows(float* x, std::int64_t rows, std::int64_t columns, Stream stream);
+// Whether this GPU can, with so many columns.
+bool can_log_softmax_rows(std::int64_t columns);
 
 }  // namespace tutti::speech::cuda

@@ -307,7 +307,7 @@ torch::Tensor TransformerDecoderImpl::step_by_one(const torch::Tensor& tokens_N1
   const torch::Tensor log_probs = cache.graph.run(tokens_N1.device(), [&] {
     torch::Tensor out;
     if (cache.few)
-      out = torch::log_softmax(gpu::step_few_rows(step_weights(), state_of(cache)), -1);
+      out = gpu::step_few_rows(step_weights(), state_of(cache));
     else
       out = run_step(cache.tokens, cache.table.index_select(0, cache.position), {}, cache);
     cache.position.add_(1);

@@ -21,12 +21,21 @@ cuda::Outputs outputs_of(const StepLinear& linear, const torch::Tensor& y) {
   return {linear.weight.data_ptr(), linear.bias.data_ptr(), y.data_ptr()};
 }
 
+// Those that are wanted and can be had.
+StepJoins possible_joins(const StepDecoder& decoder, StepJoins wanted) {
+  const cuda::Number type = number_of(decoder.embedding);
+  const std::int64_t size = decoder.embedding.size(1), head_size = size / decoder.heads;
+  return {.past = wanted.past && cuda::can_norm_attend_past(type, size, head_size),
+          .memory = wanted.memory && cuda::can_norm_attend_memory(type, size, head_size)};
+}
+
 // The kernels of a step, one after the other.
 class Step {
  public:
-  Step(const StepDecoder& decoder, const StepState& state)
+  Step(const StepDecoder& decoder, const StepState& state, StepJoins wanted)
       : decoder_(decoder),
         state_(state),
+        joins_(possible_joins(decoder, wanted)),
         type_(number_of(decoder.embedding)),
         stream_(stream_of(decoder.embedding)),
         rows_(state.tokens.size(0)),
@@ -56,6 +65,8 @@ class Step {
     cuda::NormProducts call = describe(decoder_.after_norm, {{&decoder_.output, &logits}});
     call.float_y = true;
     cuda::norm_products(type_, call, stream_);
+    if (!cuda::can_log_softmax_rows(logits.size(1))) return torch::log_softmax(logits, -1);
+    cuda::log_softmax_rows(logits.data_ptr<float>(), rows_, logits.size(1), stream_);
     return logits;
   }
 
@@ -90,32 +101,48 @@ class Step {
                       stream_);
   }
 
+  void attend_past(const StepLayer& layer, const torch::Tensor& past) {
+    const cuda::NormProducts products =
+        describe(layer.self_norm, {{&layer.q, &q_}, {&layer.k, &k_}, {&layer.v, &v_}});
+    const cuda::AttendPast attend{.size = {.rows = rows_,
+                                           .heads = past.size(2),
+                                           .capacity = past.size(3),
+                                           .head_size = past.size(4)},
+                                  .q = q_.data_ptr(),
+                                  .k = k_.data_ptr(),
+                                  .v = v_.data_ptr(),
+                                  .k_cache = past[0].data_ptr(),
+                                  .v_cache = past[1].data_ptr(),
+                                  .ancestors = state_.ancestors.data_ptr<std::int32_t>(),
+                                  .position = state_.position.data_ptr<std::int64_t>(),
+                                  .out = said_.data_ptr()};
+    if (joins_.past) return cuda::norm_attend_past(type_, products, attend, stream_);
+    cuda::norm_products(type_, products, stream_);
+    cuda::attend_past_few(type_, attend, stream_);
+  }
+
+  void attend_memory(const StepLayer& layer, const torch::Tensor& memory) {
+    const cuda::NormProducts products = describe(layer.memory_norm, {{&layer.memory_q, &q_}});
+    const cuda::AttendMemory attend{
+        .utterances = memory.size(1),
+        .queries = rows_ / memory.size(1),
+        .heads = memory.size(2),
+        .frames = memory.size(3),
+        .head_size = memory.size(4),
+        .q = q_.data_ptr(),
+        .keys = memory[0].data_ptr(),
+        .values = memory[1].data_ptr(),
+        .bias = state_.memory_bias.defined() ? state_.memory_bias.data_ptr() : nullptr,
+        .out = said_.data_ptr()};
+    if (joins_.memory) return cuda::norm_attend_memory(type_, products, attend, stream_);
+    cuda::norm_products(type_, products, stream_);
+    cuda::attend_memory(type_, attend, stream_);
+  }
+
   void run_layer(const StepLayer& layer, std::int64_t index) {
-    cuda::norm_products(
-        type_, describe(layer.self_norm, {{&layer.q, &q_}, {&layer.k, &k_}, {&layer.v, &v_}}),
-        stream_);
-    const torch::Tensor past = state_.self_kv[index], memory = state_.memory_kv[index];
-    cuda::attend_past_few(
-        type_, q_.data_ptr(), k_.data_ptr(), v_.data_ptr(), past[0].data_ptr(), past[1].data_ptr(),
-        state_.ancestors.data_ptr<std::int32_t>(), state_.position.data_ptr<std::int64_t>(),
-        said_.data_ptr(),
-        {.rows = rows_, .heads = past.size(2), .capacity = past.size(3), .head_size = past.size(4)},
-        stream_);
+    attend_past(layer, state_.self_kv[index]);
     add(said_, layer.out);
-    cuda::norm_products(type_, describe(layer.memory_norm, {{&layer.memory_q, &q_}}), stream_);
-    cuda::attend_memory(
-        type_,
-        {.utterances = memory.size(1),
-         .queries = rows_ / memory.size(1),
-         .heads = memory.size(2),
-         .frames = memory.size(3),
-         .head_size = memory.size(4),
-         .q = q_.data_ptr(),
-         .keys = memory[0].data_ptr(),
-         .values = memory[1].data_ptr(),
-         .bias = state_.memory_bias.defined() ? state_.memory_bias.data_ptr() : nullptr,
-         .out = said_.data_ptr()},
-        stream_);
+    attend_memory(layer, state_.memory_kv[index]);
     add(said_, layer.memory_out);
     cuda::NormProducts call = describe(layer.feed_forward_norm, {{&layer.w_1, &hidden_}});
     call.relu = true;
@@ -125,6 +152,7 @@ class Step {
 
   const StepDecoder& decoder_;
   const StepState& state_;
+  StepJoins joins_;
   cuda::Number type_;
   cuda::Stream stream_;
   std::int64_t rows_, size_;
@@ -162,9 +190,9 @@ bool can_step_few_rows(const StepDecoder& decoder) {
   return fits;
 }
 
-torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state) {
+torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state, StepJoins joins) {
   const c10::cuda::CUDAGuard guard(decoder.embedding.device());
-  return Step(decoder, state).run();
+  return Step(decoder, state, joins).run();
 }
 
 std::size_t most_kept_bytes(torch::Device device) {
@@ -181,7 +209,7 @@ std::size_t most_kept_bytes(torch::Device device) {
 namespace tutti::speech::gpu {
 
 bool can_step_few_rows(const StepDecoder&) { return false; }
-torch::Tensor step_few_rows(const StepDecoder&, const StepState&) {
+torch::Tensor step_few_rows(const StepDecoder&, const StepState&, StepJoins) {
   throw InternalError("this build has no GPU kernels");
 }
 std::size_t most_kept_bytes(torch::Device) { return 0; }

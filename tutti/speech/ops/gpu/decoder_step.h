@@ -1,4 +1,4 @@
-// A decoder's step for few hypotheses (kernels/few_rows.h): eight kernels for a layer.
+// A decoder's step for few hypotheses (kernels/few_rows.h): six kernels for a layer, or eight.
 // Internal to speech/.
 #pragma once
 
@@ -39,8 +39,15 @@ constexpr std::int64_t kMostStepRows = 16;
 // Whether a step of `decoder` can be done so.
 bool can_step_few_rows(const StepDecoder& decoder);
 
-// Logits (rows, vocabulary), float32. REQUIRES: can_step_few_rows().
-torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state);
+// What is done together with what comes before it, where the GPU and the sizes allow.
+struct StepJoins {
+  bool past = true;    // attention to the past, with its norm and q, k, v
+  bool memory = true;  // attention to the memory, with its norm and q
+};
+
+// Log-probabilities (rows, vocabulary), float32. REQUIRES: can_step_few_rows().
+torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state,
+                            StepJoins joins = {});
 
 // What searches may leave for the next ones on this GPU.
 std::size_t most_kept_bytes(torch::Device device);
