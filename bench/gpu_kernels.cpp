@@ -20,6 +20,7 @@
 #include "tutti/speech/kernels/fused.h"
 #include "tutti/speech/kernels/input_conv.h"
 #include "tutti/speech/kernels/relative_attention.h"
+#include "tutti/speech/kernels/search_step.h"
 #include "tutti/speech/kernels/smoothed_loss.h"
 #include "tutti/speech/models/step_graph.h"
 #include "tutti/speech/ops/gpu/log_mel.h"
@@ -144,8 +145,8 @@ void decoder_kernels(std::int64_t rows) {
          });
 }
 
-// CTC prefix scores in a search of 32 utterances of 15 s with 5 hypotheses each: a posterior that is
-// asked for is a sector of 32 bytes.
+// A search of 32 utterances of 15 s with 5 hypotheses each. A posterior that is asked for is a sector
+// of 32 bytes.
 void search_kernels() {
   const std::int64_t utterances = 32, beam = 5, count = 8, frames = 375, vocab = 5000;
   const auto ids = torch::device(torch::kCUDA).dtype(torch::kInt64);
@@ -180,6 +181,25 @@ void search_kernels() {
                              tokens[i].data_ptr<std::int64_t>(), either.data_ptr<double>(),
                              blank.data_ptr<double>(), stream_of(either));
   });
+
+  struct Top {
+    std::int64_t rows, vocab, count;
+  };
+  for (const Top& top : {Top{5, 50002, 5}, Top{utterances * beam, vocab, 7}}) {
+    const Tensor x = torch::randn({top.rows, top.vocab}, floats());
+    const Tensor best = torch::empty({top.rows, top.count}, ids),
+                 values = torch::empty({top.rows, top.count}, doubles);
+    report(fmt::format("best {} of {} x {}", top.count, top.rows, top.vocab), 4.0 * x.numel(), 0,
+           [&](int) {
+             cuda::best_tokens({.rows = top.rows,
+                                .vocab = top.vocab,
+                                .count = top.count,
+                                .log_probs = x.data_ptr<float>(),
+                                .ids = best.data_ptr<std::int64_t>(),
+                                .values = values.data_ptr<double>()},
+                               stream_of(x));
+           });
+  }
 }
 
 void training_kernels() {

@@ -8,6 +8,7 @@
 #include "tests/speech/gpu_models.h"
 #include "tutti/speech/decoding/beam_search.h"
 #include "tutti/speech/decoding/ctc_prefix_score.h"
+#include "tutti/speech/ops/gpu/search_step.h"
 
 namespace tutti::speech {
 namespace {
@@ -110,6 +111,41 @@ TEST_F(SpeechCudaSearch, WhatLiesPastTheEndIsNotHeard) {
     one.advance(parents, tokens);
     other.advance(parents, tokens);
   }
+}
+
+TEST_F(SpeechCudaSearch, BestTokensAreTorchs) {
+  for (const std::int64_t vocab : {7, 300, 5000, 50002})
+    for (const std::int64_t count : {1, 7, 31, 64}) {
+      if (count > vocab) continue;
+      SCOPED_TRACE(::testing::Message() << vocab << " " << count);
+      // No two are equal.
+      std::vector<torch::Tensor> rows;
+      for (int i = 0; i < 5; ++i) rows.push_back(-torch::randperm(vocab).to(torch::kFloat32));
+      torch::Tensor x = torch::stack(rows);
+      // Most of the best in the part of one thread.
+      if (vocab >= 5000) x.slice(1, 3, vocab, 1024) += 2 * vocab;
+      const std::int64_t eos = vocab - 1;
+      x.index_put_({0, eos}, 4 * vocab);
+      ASSERT_TRUE(gpu::can_take_best(x.cuda(), count));
+      const auto [values, ids] = x.topk(count, 1);
+      const gpu::TopTokens plain = gpu::take_best(x.cuda(), count, std::nullopt);
+      EXPECT_TRUE(torch::equal(plain.ids.cpu(), ids));
+      EXPECT_TRUE(torch::equal(plain.values.cpu(), values.to(torch::kFloat64)));
+      const gpu::TopTokens with_eos = gpu::take_best(x.cuda(), count, eos);
+      EXPECT_TRUE(torch::equal(with_eos.ids.narrow(1, 0, count).cpu(), ids));
+      EXPECT_TRUE((with_eos.ids.select(1, count) == eos).all().item<bool>());
+      const torch::Tensor twice = (ids == eos).any(1);
+      EXPECT_TRUE(torch::equal(with_eos.values.select(1, count).cpu(),
+                               x.select(1, eos).to(torch::kFloat64).masked_fill(twice, -INFINITY)));
+    }
+}
+
+TEST_F(SpeechCudaSearch, OfEqualTokensTheFirstIsTaken) {
+  torch::Tensor x = torch::full({2, 700}, -INFINITY, torch::kCUDA);
+  x.narrow(1, 600, 40).fill_(-1.0);
+  const torch::Tensor expected =
+      torch::cat({torch::arange(600, 640), torch::arange(0, 10)}).expand({2, -1});
+  EXPECT_TRUE(torch::equal(gpu::take_best(x, 50, std::nullopt).ids.cpu(), expected));
 }
 
 // Log-probabilities by a hash of all that was said: a row that took another's past is noticed.
