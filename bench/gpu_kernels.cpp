@@ -15,10 +15,12 @@
 #include <vector>
 
 #include "tutti/speech/frontend/log_mel.h"
+#include "tutti/speech/kernels/ctc_prefix.h"
 #include "tutti/speech/kernels/few_rows.h"
 #include "tutti/speech/kernels/fused.h"
 #include "tutti/speech/kernels/input_conv.h"
 #include "tutti/speech/kernels/relative_attention.h"
+#include "tutti/speech/kernels/search_step.h"
 #include "tutti/speech/kernels/smoothed_loss.h"
 #include "tutti/speech/models/step_graph.h"
 #include "tutti/speech/ops/gpu/log_mel.h"
@@ -193,6 +195,63 @@ void decoder_kernels(std::int64_t rows) {
          matrix * rows + frame_work, [&](int i) {
            cuda::norm_attend_memory(kType, describe(size, {weight(i)}), to_memory(i), stream());
          });
+}
+
+// A search of 32 utterances of 15 s with 5 hypotheses each. A posterior that is asked for is a sector
+// of 32 bytes.
+void search_kernels() {
+  const std::int64_t utterances = 32, beam = 5, count = 8, frames = 375, vocab = 5000;
+  const auto ids = torch::device(torch::kCUDA).dtype(torch::kInt64);
+  const auto doubles = torch::device(torch::kCUDA).dtype(torch::kFloat64);
+  const Tensor log_probs =
+      torch::log_softmax(torch::randn({utterances, frames, vocab}, floats()), -1);
+  const Tensor ends = torch::full({utterances}, frames - 1, ids);
+  const Tensor last = torch::randint(1, vocab - 1, {utterances, beam}, ids);
+  const Tensor tokens = torch::randint(1, vocab - 1, {kCalls, utterances, beam, count}, ids);
+  const Tensor parents = torch::randint(0, beam, {utterances, beam}, ids);
+  const Tensor paths = -torch::arange(1, frames + 1, doubles).repeat({utterances, beam, 1});
+  const Tensor either = torch::empty_like(paths), blank = torch::empty_like(paths);
+  const Tensor scores = torch::empty({utterances, beam, count}, doubles);
+  const cuda::CtcPrefixes prefixes{.utterances = utterances,
+                                   .beam = beam,
+                                   .frames = frames,
+                                   .vocab = vocab,
+                                   .log_probs = log_probs.data_ptr<float>(),
+                                   .ends = ends.data_ptr<std::int64_t>(),
+                                   .either = paths.data_ptr<double>(),
+                                   .blank = paths.data_ptr<double>(),
+                                   .last_token = last.data_ptr<std::int64_t>(),
+                                   .eos_id = vocab - 1,
+                                   .first_frame = 1};
+  const double rows = static_cast<double>(utterances * beam), places = rows * frames;
+  report("CTC prefix scores of 8 candidates", places * (8 + 32 * count), 0, [&](int i) {
+    cuda::ctc_prefix_scores(prefixes, tokens[i].data_ptr<std::int64_t>(), count,
+                            scores.data_ptr<double>(), stream_of(scores));
+  });
+  report("CTC prefixes, one token further", places * (8 + 2 * 32 + 2 * 8), 0, [&](int i) {
+    cuda::ctc_prefix_advance(prefixes, parents.data_ptr<std::int64_t>(),
+                             tokens[i].data_ptr<std::int64_t>(), either.data_ptr<double>(),
+                             blank.data_ptr<double>(), stream_of(either));
+  });
+
+  struct Top {
+    std::int64_t rows, vocab, count;
+  };
+  for (const Top& top : {Top{5, 50002, 5}, Top{utterances * beam, vocab, 7}}) {
+    const Tensor x = torch::randn({top.rows, top.vocab}, floats());
+    const Tensor best = torch::empty({top.rows, top.count}, ids),
+                 values = torch::empty({top.rows, top.count}, doubles);
+    report(fmt::format("best {} of {} x {}", top.count, top.rows, top.vocab), 4.0 * x.numel(), 0,
+           [&](int) {
+             cuda::best_tokens({.rows = top.rows,
+                                .vocab = top.vocab,
+                                .count = top.count,
+                                .log_probs = x.data_ptr<float>(),
+                                .ids = best.data_ptr<std::int64_t>(),
+                                .values = values.data_ptr<double>()},
+                               stream_of(x));
+           });
+  }
 }
 
 void training_kernels() {
@@ -440,6 +499,7 @@ int main() {
   limits();
   fmt::print("| kernel | us | TB/s | TFLOP/s |\n|---|---|---|---|\n");
   for (const std::int64_t rows : {1, 5}) decoder_kernels(rows);
+  search_kernels();
   training_kernels();
   attention_kernels();
   signal_kernels();

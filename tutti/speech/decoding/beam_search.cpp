@@ -5,32 +5,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 
 #include "tutti/core/error.h"
 #include "tutti/speech/decoding/ctc_prefix_score.h"
+#include "tutti/speech/decoding/search_step.h"
+#include "tutti/speech/ops/gpu/search_step.h"
 
 namespace tutti::speech {
 namespace {
 
-constexpr double kDead = -std::numeric_limits<double>::infinity();
 // ESPnet keeps impossible hypotheses at about -1e10; below this they are not results.
 constexpr double kImpossible = -1e8;
-constexpr int kEndDetectLengths = 3;
-constexpr double kEndDetectMargin = -10.0;
 
 // What the search decided in one step, for the utterances that were in the batch then.
 struct Step {
   std::shared_ptr<const std::vector<std::int64_t>>
-      utterances;                     // shared by steps between two compactions
-  torch::Tensor tokens, parents;      // (U, W) int64
-  torch::Tensor ended, decoder, ctc;  // (U, W) float64; ended: score or -inf
-};
-
-struct LengthLimits {
-  std::vector<std::int64_t> max, min;
+      utterances;  // shared by steps between two compactions
+  KeptStep kept;
 };
 
 LengthLimits length_limits(const Lengths& lengths, const BeamSearchOptions& options,
@@ -58,9 +51,17 @@ class Search {
         beam_(options.beam_size),
         device_(memory.device()),
         lengths_(lengths),
-        limits_(length_limits(lengths, options, minlenratio)) {
+        limits_(length_limits(lengths, options, minlenratio)),
+        prompt_(options.prompt.empty() ? std::vector<std::int64_t>{model.sos} : options.prompt),
+        beams_({.beam = beam_,
+                .ctc_weight = options.ctc_weight,
+                .lm_weight = options.lm_weight,
+                .penalty = options.penalty,
+                .detects_end = options.maxlenratio == 0,
+                .prompt_length = static_cast<std::int64_t>(prompt_.size()),
+                .eos = model.eos},
+               limits_, device_) {
     const auto count = static_cast<std::int64_t>(lengths.size());
-    prompt_ = options.prompt.empty() ? std::vector<std::int64_t>{model.sos} : options.prompt;
     std::vector<std::int64_t> all(lengths.size());
     std::iota(all.begin(), all.end(), 0);
     active_ = std::make_shared<const std::vector<std::int64_t>>(std::move(all));
@@ -74,14 +75,6 @@ class Search {
     }
     if (options.times)
       times_.emplace(*options.times, model.vocab_size, prompt_, count, beam_, device_);
-    const auto doubles = torch::dtype(torch::kFloat64).device(device_);
-    score_ = torch::full({count, beam_}, kDead, doubles);
-    score_.select(1, 0).zero_();
-    decoder_score_ = torch::zeros({count, beam_}, doubles);
-    ctc_score_ = torch::zeros({count, beam_}, doubles);
-    best_ended_ = torch::full({count}, kDead, doubles);
-    max_steps_ = to_device(limits_.max, device_).unsqueeze(1);
-    min_steps_ = to_device(limits_.min, device_).unsqueeze(1);
     tokens_ = to_device(prompt_, device_).expand({count * beam_, -1});
   }
 
@@ -99,24 +92,8 @@ class Search {
   std::vector<SearchResult> results() const;
 
  private:
-  struct Candidates {
-    torch::Tensor tokens;   // (U, W, K)
-    torch::Tensor decoder;  // (U, W, K) float64, undefined without a decoder
-    torch::Tensor lm;       // (U, W, K) float64, undefined without a language model
-    torch::Tensor ctc;      // (U, W, K) float64, undefined without CTC
-    torch::Tensor bias;     // (U, W, K) 0 or -inf, or undefined
-  };
-  std::int64_t num_utterances() const { return score_.size(0); }
   Candidates candidates();
   void step(std::int64_t i);
-  bool detects_end() const { return options_.maxlenratio == 0; }
-  torch::Tensor end_detected(std::int64_t i) const;
-  // Whether it holds for an utterance of the batch.
-  template <class Condition>
-  bool any_active(Condition condition) const {
-    return std::any_of(active_->begin(), active_->end(),
-                       [&](std::int64_t u) { return condition(static_cast<std::size_t>(u)); });
-  }
   bool drop_finished();
 
   const SearchModel& model_;
@@ -125,24 +102,19 @@ class Search {
   const torch::Device device_;
   const Lengths& lengths_;
   const LengthLimits limits_;
-  std::vector<std::int64_t> prompt_;
+  const std::vector<std::int64_t> prompt_;
 
+  Beams beams_;
   std::shared_ptr<const std::vector<std::int64_t>> active_;
   std::unique_ptr<StepScorer> decoder_, lm_;
   std::optional<CtcPrefixScore> ctc_;
   std::optional<TimeFilter> times_;
-  torch::Tensor tokens_;                             // (N) newest, or (N, L) the prompt
-  torch::Tensor score_, decoder_score_, ctc_score_;  // (U, W)
-  torch::Tensor best_ended_;                         // (U)
-  std::vector<torch::Tensor> best_by_step_;          // (U) each: the best that ended in that step
-  torch::Tensor max_steps_, min_steps_;              // (U, 1)
-  torch::Tensor dead_;                               // (U, W) -inf
-  torch::Tensor only_parents_;                       // (U, 1) zeros, where there is no choice
+  torch::Tensor tokens_;  // (N) newest, or (N, L) the prompt
   std::vector<Step> steps_;
 };
 
-Search::Candidates Search::candidates() {
-  const std::int64_t count = num_utterances();
+Candidates Search::candidates() {
+  const std::int64_t count = beams_.num_utterances();
   Candidates out;
   const auto view = [&](const torch::Tensor& x) { return x.view({count, beam_, -1}); };
   const auto all_tokens = [&] {
@@ -177,14 +149,22 @@ Search::Candidates Search::candidates() {
     if (decoder_) out.decoder = view(by_decoder.gather(1, ids)).to(torch::kFloat64);
     if (lm_) out.lm = view(by_lm.gather(1, ids)).to(torch::kFloat64);
   };
-  if (!ctc_) {
-    // The best `beam` of all rows are among the best `beam` of each row.
-    take(beam_ == 1 ? order.argmax(1, /*keepdim=*/true)
-                    : std::get<1>(order.topk(std::min(beam_, vocab), 1)));
-    return out;
-  }
   const auto pre_beam =
       static_cast<std::int64_t>(options_.pre_beam_ratio * static_cast<double>(beam_));
+  // Without CTC: the best `beam` of all rows are among the best `beam` of each row.
+  const std::int64_t wanted = ctc_ ? pre_beam : std::min(beam_, vocab);
+  if (!lm_ && wanted < vocab && gpu::can_take_best(by_decoder, wanted)) {
+    const auto [ids, values] =
+        gpu::take_best(by_decoder, wanted, ctc_ ? std::make_optional(model_.eos) : std::nullopt);
+    out.tokens = view(ids);
+    out.decoder = view(values);
+    if (ctc_) out.ctc = ctc_->score(out.tokens);
+    return out;
+  }
+  if (!ctc_) {
+    take(beam_ == 1 ? order.argmax(1, /*keepdim=*/true) : std::get<1>(order.topk(wanted, 1)));
+    return out;
+  }
   if (pre_beam >= vocab) {
     if (decoder_) out.decoder = view(by_decoder).to(torch::kFloat64);
     if (lm_) out.lm = view(by_lm).to(torch::kFloat64);
@@ -204,101 +184,35 @@ Search::Candidates Search::candidates() {
   return out;
 }
 
-// ESPnet's end_detect: lengths count prompt and <eos>, so at step i it looks at what ended in steps
-// i - prompt - 1 and the two before.
-torch::Tensor Search::end_detected(std::int64_t i) const {
-  const std::int64_t newest = i - static_cast<std::int64_t>(prompt_.size()) - 1;
-  if (newest < kEndDetectLengths - 1) return {};
-  torch::Tensor all;
-  for (std::int64_t s = newest; s > newest - kEndDetectLengths; --s) {
-    const torch::Tensor& best = best_by_step_[static_cast<std::size_t>(s)];
-    const torch::Tensor low = (best > kDead) & (best - best_ended_ < kEndDetectMargin);
-    all = all.defined() ? all & low : low;
-  }
-  return all;
-}
-
 void Search::step(std::int64_t i) {
-  const std::int64_t count = num_utterances();
-  const Candidates c = candidates();
-  const std::int64_t width = c.tokens.size(2);
-  torch::Tensor total = score_.unsqueeze(2).expand({-1, -1, width});
-  if (c.decoder.defined())
-    total = total + (options_.ctc_weight == 0 ? c.decoder : (1 - options_.ctc_weight) * c.decoder);
-  if (c.lm.defined()) total = total + options_.lm_weight * c.lm;
-  if (options_.penalty != 0) total = total + options_.penalty;
-  if (c.ctc.defined()) total = total + options_.ctc_weight * (c.ctc - ctc_score_.unsqueeze(2));
-  if (c.bias.defined()) total = total + c.bias;
-
-  // A GPU launches a kernel for every line here: what is known before is not asked.
-  torch::Tensor best, flat, parents;
-  const bool has_choice = beam_ * width > 1;
-  if (has_choice) {
-    std::tie(best, flat) = total.reshape({count, beam_ * width}).topk(beam_, 1);
-    parents = flat.div(width, "trunc");
-  } else {
-    best = total.reshape({count, 1});
-    if (!only_parents_.defined() || only_parents_.size(0) != count)
-      only_parents_ = torch::zeros({count, 1}, c.tokens.options());
-    parents = only_parents_;
+  KeptStep kept = beams_.keep(candidates(), i);
+  if (ctc_) ctc_->advance(kept.parents, kept.tokens);
+  if (times_) times_->advance(kept.parents, kept.tokens);
+  if (beam_ > 1) {  // else every row goes on with itself
+    if (decoder_) decoder_->reorder(kept.rows);
+    if (lm_) lm_->reorder(kept.rows);
   }
-  const auto pick = [&](const torch::Tensor& x) {
-    const torch::Tensor of_row = x.reshape({count, beam_ * width});
-    return has_choice ? of_row.gather(1, flat) : of_row;
-  };
-  const torch::Tensor tokens = pick(c.tokens);
-  if (c.decoder.defined())
-    decoder_score_ =
-        (has_choice ? decoder_score_.gather(1, parents) : decoder_score_) + pick(c.decoder);
-  if (c.ctc.defined()) ctc_score_ = pick(c.ctc);
-
-  torch::Tensor ends = tokens == model_.eos;
-  if (any_active([&](std::size_t u) { return limits_.max[u] - 1 <= i; }))
-    ends = ends | (max_steps_ - 1 <= i);  // (U, 1)
-  torch::Tensor counts = ends;
-  if (any_active([&](std::size_t u) { return limits_.min[u] > i; }))
-    counts = ends & (min_steps_ <= i);
-  if (!dead_.defined() || dead_.sizes() != best.sizes()) dead_ = torch::full_like(best, kDead);
-  const torch::Tensor ended = torch::where(counts, best, dead_);
-  score_ = torch::where(ends, dead_, best);
-  if (detects_end()) {
-    best_by_step_.push_back(ended.amax(1));
-    best_ended_ = torch::maximum(best_ended_, best_by_step_.back());
-    if (const torch::Tensor stop = end_detected(i); stop.defined())
-      score_ = score_.masked_fill(stop.unsqueeze(1), kDead);
-  }
-  steps_.push_back({active_, tokens, parents, ended, decoder_score_, ctc_score_});
-
-  if (ctc_) ctc_->advance(parents, tokens);
-  if (times_) times_->advance(parents, tokens);
-  if ((decoder_ || lm_) && beam_ > 1) {  // else every row goes on with itself
-    const torch::Tensor first_row = torch::arange(count, parents.options()).unsqueeze(1) * beam_;
-    const torch::Tensor rows = (first_row + parents).view({-1});
-    if (decoder_) decoder_->reorder(rows);
-    if (lm_) lm_->reorder(rows);
-  }
-  tokens_ = tokens.view({-1});
+  tokens_ = kept.tokens.view({-1});
+  steps_.push_back({active_, std::move(kept)});
 }
 
 // False when all utterances are done. Shrinks the batch when at least half of it is: less often
 // would compute dead rows, more often would copy caches for little.
 bool Search::drop_finished() {
-  const torch::Tensor alive = (score_ > kDead).any(1).to(torch::kCPU);
+  const torch::Tensor alive = beams_.alive().to(torch::kCPU);
   const auto* flags = alive.data_ptr<bool>();
+  const std::int64_t count = beams_.num_utterances();
   std::vector<std::int64_t> keep;
-  for (std::int64_t u = 0; u < num_utterances(); ++u)
+  for (std::int64_t u = 0; u < count; ++u)
     if (flags[u]) keep.push_back(u);
   if (keep.empty()) return false;
-  if (2 * static_cast<std::int64_t>(keep.size()) > num_utterances()) return true;
+  if (2 * static_cast<std::int64_t>(keep.size()) > count) return true;
   std::vector<std::int64_t> active;
   for (std::int64_t u : keep) active.push_back((*active_)[static_cast<std::size_t>(u)]);
   active_ = std::make_shared<const std::vector<std::int64_t>>(std::move(active));
   const torch::Tensor index = to_device(keep, device_);
-  tokens_ = tokens_.view({num_utterances(), beam_}).index_select(0, index).view({-1});
-  for (torch::Tensor* x :
-       {&score_, &decoder_score_, &ctc_score_, &best_ended_, &max_steps_, &min_steps_})
-    *x = x->index_select(0, index);
-  for (torch::Tensor& x : best_by_step_) x = x.index_select(0, index);
+  tokens_ = tokens_.view({count, beam_}).index_select(0, index).view({-1});
+  beams_.select_utterances(keep, index);
   if (ctc_) ctc_->select_utterances(index);
   if (times_) times_->select_utterances(index);
   if (decoder_) decoder_->select_utterances(index);
@@ -320,15 +234,15 @@ std::vector<SearchResult> Search::results() const {
   for (std::size_t begin = 0; begin < steps_.size();) {
     std::size_t end = begin;
     while (end < steps_.size() && steps_[end].utterances == steps_[begin].utterances) ++end;
-    const auto stacked = [&](torch::Tensor Step::*member) {
+    const auto stacked = [&](torch::Tensor KeptStep::*member) {
       std::vector<torch::Tensor> parts;
-      for (std::size_t s = begin; s < end; ++s) parts.push_back(steps_[s].*member);
+      for (std::size_t s = begin; s < end; ++s) parts.push_back(steps_[s].kept.*member);
       keep_alive.push_back(torch::stack(parts).to(torch::kCPU).contiguous());
       return keep_alive.back();
     };
-    const torch::Tensor tokens = stacked(&Step::tokens), parents = stacked(&Step::parents);
-    const torch::Tensor ended = stacked(&Step::ended), decoder = stacked(&Step::decoder),
-                        ctc = stacked(&Step::ctc);
+    const torch::Tensor tokens = stacked(&KeptStep::tokens), parents = stacked(&KeptStep::parents);
+    const torch::Tensor ended = stacked(&KeptStep::ended), decoder = stacked(&KeptStep::decoder),
+                        ctc = stacked(&KeptStep::ctc);
     const auto& utterances = *steps_[begin].utterances;
     for (std::size_t s = begin; s < end; ++s) {
       for (std::size_t u = 0; u < utterances.size(); ++u) {

@@ -11,7 +11,8 @@
 // which is needed only for the hypotheses that survive, is linear, so with A = cumsum(x) it is a
 // scan:
 //   r_t = logaddexp(r_{t-1}, phi_{t-1}) + x_t   <=>   r = A + logcumsumexp(phi_{t-1} - A_{t-1}).
-// The scan subtracts numbers that grow with the length, so it runs in float64.
+// The scan subtracts numbers that grow with the length, so it runs in float64. On a GPU score() and
+// advance() are a kernel each (ops/gpu/ctc_prefix.h).
 //
 // Semantics as ESPnet's CTCPrefixScoreTH: <eos> scores the prefix as a whole sentence, blank is
 // impossible, a repeated token counts only paths that end in blank. Not thread-safe.
@@ -22,6 +23,7 @@
 #include <cstdint>
 
 #include "tutti/speech/models/lengths.h"
+#include "tutti/speech/ops/gpu/ctc_prefix.h"
 
 namespace tutti::speech {
 
@@ -55,15 +57,17 @@ class CtcPrefixScore {
   torch::Tensor shifted(const torch::Tensor& r_UWT) const;
   torch::Tensor finish(torch::Tensor psi_UWK, const torch::Tensor& is_eos,
                        const torch::Tensor& is_blank) const;
+  gpu::PrefixState state() const;
 
   Settings settings_;
   std::int64_t beam_;
+  bool fused_;                  // by kernels of ours
   torch::Tensor log_probs_;     // (U, T, V) float32
   torch::Tensor outside_;       // (U, 1, T) true past the end
   torch::Tensor end_;           // (U, 1, 1) int64: the last frame
   torch::Tensor blank_cumsum_;  // (U, 1, T) float64
-  torch::Tensor non_blank_,
-      blank_;  // (U, W, T) float64: paths of the prefix that end in its last token, in blank
+  torch::Tensor either_,
+      blank_;                 // (U, W, T) float64: all paths of the prefix, those that end in blank
   torch::Tensor last_token_;  // (U, W) int64
   bool at_start_ = true;
   mutable torch::Tensor probs_;  // exp(log_probs) in float64, made by the first score_all()
