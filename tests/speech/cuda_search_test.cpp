@@ -21,8 +21,7 @@ class SpeechCudaSearch : public GpuTest {
   }
 };
 
-// Every number by itself. What is impossible need only be so: it is as far below as rounding, and
-// on the CPU also frames past the end, make it.
+// Every number by itself. What is impossible need only be so: nothing but rounding is left of it.
 void expect_near(const torch::Tensor& got, const torch::Tensor& expected, double tolerance) {
   ASSERT_EQ(got.sizes(), expected.sizes());
   ASSERT_EQ(got.scalar_type(), expected.scalar_type());

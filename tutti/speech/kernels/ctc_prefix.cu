@@ -41,6 +41,12 @@ __global__ void __launch_bounds__(kScoreThreads)
   const float* x = prefixes.log_probs + utterance * prefixes.frames * prefixes.vocab + token;
   const int first_frame = static_cast<int>(prefixes.first_frame);
   double top = -INFINITY, sum = 0;
+  // Frames past the end are impossible, which makes a difference to what is impossible anyway: the
+  // order in which a search keeps such hypotheses is the CPU's.
+  if (threadIdx.x == 0 && end + 1 < prefixes.frames) {
+    top = kCtcLogZero;
+    sum = static_cast<double>(prefixes.frames - 1 - end);
+  }
   for (int t = threadIdx.x; t <= end; t += kScoreThreads) {
     const double value = before(paths, t, first_frame) + static_cast<double>(x[t * prefixes.vocab]);
     if (value > top) {
