@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "tutti/speech/kernels/tensor_core.cuh"
 
@@ -305,16 +304,9 @@ __global__ void finish_correlate(const float* __restrict__ partials, float* __re
 
 }  // namespace
 
-static bool is_before() {
-  static const bool before = std::getenv("TUTTI_OLD_CONV") != nullptr;
-  return before;
-}
-
 void depthwise_conv(Number x_type, const void* x, const float* w, const float* bias,
                     ConvVariant variant, Number y_type, void* y, const ConvSize& size,
                     Stream stream) {
-  if (is_before())
-    return depthwise_conv_before(x_type, x, w, bias, variant, y_type, y, size, stream);
   const dim3 grid(parts(size.channels, kTile), blocks_along(size));
   const Taps taps{w, bias, variant.flip, variant.residual};
   with_type(x_type, [&](auto* x_pointer) {
@@ -346,9 +338,6 @@ std::int64_t depthwise_conv_partials(const ConvSize& size) {
 void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const void* g,
                             float* grad_w, float* grad_bias, float* partials, const ConvSize& size,
                             Stream stream) {
-  if (is_before())
-    return depthwise_conv_weights_before(x_type, x, g_type, g, grad_w, grad_bias, partials, size,
-                                         stream);
   if (size.kernel > kMaxTaps) throw std::runtime_error("depthwise_conv: kernel over 64");
   const unsigned columns = parts(size.channels, kTile), groups = parts(size.kernel, kTapGroup);
   const dim3 grid(columns, blocks_along(size)), block(kLanes, groups);

@@ -35,14 +35,6 @@ void depthwise_conv_weights(Number x_type, const void* x, Number g_type, const v
                             float* grad_w, float* grad_bias, float* partials, const ConvSize& size,
                             Stream stream);
 
-// As they were, for one comparison: with TUTTI_OLD_CONV in the environment the two above call these.
-void depthwise_conv_before(Number x_type, const void* x, const float* w, const float* bias,
-                           ConvVariant variant, Number y_type, void* y, const ConvSize& size,
-                           Stream stream);
-void depthwise_conv_weights_before(Number x_type, const void* x, Number g_type, const void* g,
-                                   float* grad_w, float* grad_bias, float* partials,
-                                   const ConvSize& size, Stream stream);
-
 struct ShiftSize {
   std::int64_t batch = 0, heads = 0, frames = 0;
   std::int64_t columns = 0;  // of scores, at least 2 * frames - 1

@@ -78,8 +78,5 @@ struct RelativeAttentionBack {
 };
 void relative_attention_back(const RelativeAttention& call, const RelativeAttentionBack& back,
                              Stream stream);
-// As it was, for one comparison: with TUTTI_OLD_ATTENTION in the environment the above calls it.
-void relative_attention_back_before(const RelativeAttention& call,
-                                    const RelativeAttentionBack& back, Stream stream);
 
 }  // namespace tutti::speech::cuda

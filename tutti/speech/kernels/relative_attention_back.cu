@@ -1,8 +1,6 @@
 // Gradients of attention: of keys, values and scores against positions by blocks of 64 keys, which
 // take one tile of queries after the other and work out its weights again; then of queries, from the
 // gradient of the scores.
-#include <cstdlib>
-
 #include "tutti/speech/kernels/relative_attention.cuh"
 
 namespace tutti::speech::cuda {
@@ -269,8 +267,6 @@ __global__ void __launch_bounds__(kThreads)
 
 void relative_attention_back(const RelativeAttention& call, const RelativeAttentionBack& back,
                              Stream stream) {
-  static const bool before = std::getenv("TUTTI_OLD_ATTENTION") != nullptr;
-  if (before) return relative_attention_back_before(call, back, stream);
   const AttentionSize& size = call.size;
   const dim3 grid(static_cast<unsigned>(size.blocks), static_cast<unsigned>(size.heads),
                   static_cast<unsigned>(size.batch));
