@@ -140,6 +140,36 @@ TEST_F(MapTest, CtrlCDrainsAndTheNextRunContinues) {
   EXPECT_EQ(count_items(out_).ok, 40U);
 }
 
+// A shared disk may take a second for an fsync. What is done meanwhile is in the journal all the same.
+TEST_F(MapTest, AKilledDriverHasRecordedWhatWasDoneWhileTheDiskWasSlow) {
+  const fs::path numbers = folder_.path() / "numbers", ran = folder_.path() / "ran";
+  const auto set_delay = [&](std::int64_t milliseconds) {
+    const std::int64_t clock_and_disk[2] = {0, milliseconds};
+    std::ofstream(numbers, std::ios::in | std::ios::out)  // in its place: it is mapped
+        .write(reinterpret_cast<const char*>(clock_and_disk), sizeof clock_and_disk);
+  };
+  write_file_atomic(numbers, std::string(16, '\0'));
+  write_file_atomic(ran, "");
+  const auto count_ran = [&] { return static_cast<std::uint64_t>(fs::file_size(ran)); };
+  std::vector<std::string> argv = map_words(
+      "1000", {"sh", "-c", "sleep 0.01; printf x >>\"" + ran.string() + "\""}, "n_workers: 1");
+  argv.insert(argv.begin(), kTutti);
+  Process driver = Process::start(
+      {.argv = argv,
+       .env = {{"LD_PRELOAD", "libslow_disk.so"},  // by its name: a path would end at a space
+               {"LD_LIBRARY_PATH", in_bin()},
+               {"CHAOS_SHIM", numbers.string()}}});
+  ASSERT_TRUE(wait_until([&] { return count_ran() > 5; }));
+  set_delay(20'000);
+  // More than a second of items: an fsync has begun, and does not end.
+  ASSERT_TRUE(wait_until([&] { return count_ran() > 200; }));
+  const std::uint64_t done = count_ran();
+  ::kill(driver.pid(), SIGKILL);
+  driver.wait();
+  set_delay(0);
+  EXPECT_GE(count_items(out_).ok + 20, done);
+}
+
 TEST_F(MapTest, WhatItemsThatWentWellWroteToStderrIsInTheWorkersLog) {
   EXPECT_EQ(map("3", {"sh", "-c", "echo hm {} >&2; test {} != 1"}, "on_error: skip\nn_workers: 1")
                 .exit_code,

@@ -12,6 +12,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/program.h"
+#include "tutti/core/replace_file.h"
 
 namespace tutti {
 namespace fs = std::filesystem;
@@ -98,13 +99,13 @@ bool is_temporary_name(const fs::path& path) {
   return path.filename().string().find(kTemporaryMark) != std::string::npos;
 }
 
-void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write,
-                       unsigned mode) {
+static void write_and_rename(const fs::path& path, const std::function<void(int fd)>& write,
+                             unsigned mode, bool durable) {
   fs::path temporary;
   UniqueFd fd = create_temporary(path, mode, temporary);
   try {
     write(fd.get());
-    fsync_file(fd.get(), temporary);
+    if (durable) fsync_file(fd.get(), temporary);
     fd.reset();
     if (::rename(temporary.c_str(), path.c_str()) != 0)
       throw_errno("cannot rename to " + path.string(), errno);
@@ -112,12 +113,22 @@ void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& 
     ::unlink(temporary.c_str());
     throw;
   }
-  fsync_folder(path.parent_path());
+  if (durable) fsync_folder(path.parent_path());
+}
+
+void write_file_atomic(const fs::path& path, const std::function<void(int fd)>& write,
+                       unsigned mode) {
+  write_and_rename(path, write, mode, /*durable=*/true);
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
   write_file_atomic(
       path, [&](int fd) { write_all(fd, content, path); }, mode);
+}
+
+void replace_file(const fs::path& path, std::string_view content) {
+  write_and_rename(
+      path, [&](int fd) { write_all(fd, content, path); }, 0644, /*durable=*/false);
 }
 
 void make_folders(const fs::path& folder) {

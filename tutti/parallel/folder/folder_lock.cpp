@@ -15,6 +15,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/replace_file.h"
 #include "tutti/parallel/wire/process_identity.h"
 
 namespace tutti::parallel {
@@ -142,7 +143,7 @@ void FolderLock::beat() {
   if (now - last_seen_ < kBeat) return;
   read_again();
   ++beat_;
-  write_file_atomic(path_, content());
+  replace_file(path_, content());
   last_seen_ = now;
 }
 

@@ -7,7 +7,11 @@
 
 #include <bit>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "tutti/core/crc32c.h"
@@ -103,6 +107,65 @@ std::uint64_t scan_journal(std::string_view bytes, std::uint64_t fingerprint,
   return end;
 }
 
+// Syncs when it is asked to; several requests while it does are one.
+class JournalWriter::OtherThread {
+ public:
+  OtherThread(int fd, const fs::path& path)
+      : fd_(fd), path_(path), thread_(new std::thread([this] { work(); })) {}
+  ~OtherThread() {
+    if (::getpid() != owner_) {  // a forked child has the object, but not the thread
+      static_cast<void>(thread_.release());
+      return;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_one();
+    thread_->join();
+  }
+
+  void ask() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+      wanted_ = true;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return wanted_ || closing_; });
+      if (closing_) return;  // who closes it has synced what matters
+      wanted_ = false;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        fsync_file(fd_, path_);
+      } catch (...) {  // thrown by the next ask()
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure) failure_ = failure;
+    }
+  }
+
+  const int fd_;
+  const fs::path& path_;
+  const int owner_ = ::getpid();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  bool wanted_ = false, closing_ = false;
+  std::exception_ptr failure_;
+  std::unique_ptr<std::thread> thread_;  // last: it uses the others
+};
+
+JournalWriter::~JournalWriter() = default;
+
 JournalWriter::JournalWriter(fs::path path, std::uint64_t fingerprint, JournalOptions options)
     : path_(std::move(path)), options_(options) {
   std::uint64_t good = 0;
@@ -153,16 +216,23 @@ void JournalWriter::flush() {
     write_all(fd_.get(), buffer_, path_);
     buffer_.clear();
     dirty_ = true;
+    asked_ = false;
   }
-  if (!dirty_ || options_.fsync == Fsync::kNever) return;
+  if (options_.fsync == Fsync::kAlways) return sync();
+  if (asked_ || options_.fsync == Fsync::kNever) return;
   const auto now = std::chrono::steady_clock::now();
-  if (options_.fsync == Fsync::kAlways || now - last_sync_ > std::chrono::seconds(1)) sync();
+  if (now - last_sync_ <= std::chrono::seconds(1)) return;
+  if (!other_thread_) other_thread_ = std::make_unique<OtherThread>(fd_.get(), path_);
+  other_thread_->ask();
+  asked_ = true;
+  last_sync_ = now;
 }
 
 void JournalWriter::sync() {
   if (!dirty_) return;
   fsync_file(fd_.get(), path_);
   dirty_ = false;
+  asked_ = true;
   last_sync_ = std::chrono::steady_clock::now();
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,8 @@ struct JournalRecord {
 enum class Fsync { kNever, kEverySecond, kAlways };
 
 struct JournalOptions {
-  Fsync fsync =
-      Fsync::kEverySecond;  // kill -9 loses nothing either way; a power cut at most a second
+  // kill -9 loses nothing either way; a power cut at most a second, and what a slow disk has not done yet.
+  Fsync fsync = Fsync::kEverySecond;
 };
 
 // Bytes between good records that are no records.
@@ -60,9 +61,13 @@ class JournalWriter {
  public:
   // Opens or creates; what lies behind the last good record is cut off. Throws IoError.
   JournalWriter(std::filesystem::path path, std::uint64_t fingerprint, JournalOptions options);
+  ~JournalWriter();
   void append(const JournalRecord& record);  // may stay in memory until flush
+  // Into the file, where a kill of this process cannot reach it. With kEverySecond another thread has the
+  // disk take it: a shared one may need a second for that, and results would pile up in memory meanwhile. What
+  // goes wrong there is thrown here, the next time.
   void flush();
-  void sync();
+  void sync();                                           // waits for the disk
   std::uint64_t size() const noexcept { return size_; }  // of the file once flushed
 
  private:
@@ -71,8 +76,11 @@ class JournalWriter {
   UniqueFd fd_;
   std::string buffer_;
   std::uint64_t size_ = 0;
-  bool dirty_ = false;
+  bool dirty_ = false;  // written since the last sync()
+  bool asked_ = true;   // the other thread knows of all that was written
   std::chrono::steady_clock::time_point last_sync_{};
+  class OtherThread;
+  std::unique_ptr<OtherThread> other_thread_;
 };
 
 // A file as bytes in memory, paged in as needed. Missing: empty.

@@ -13,6 +13,7 @@
 #include "tutti/core/file_trust.h"
 #include "tutti/core/fingerprint.h"
 #include "tutti/core/log.h"
+#include "tutti/core/replace_file.h"
 #include "tutti/core/text.h"
 #include "tutti/parallel/folder/large_result.h"
 #include "tutti/parallel/folder/last_words.h"
@@ -340,7 +341,7 @@ void RunFolder::tick(const RunReport& report) {
                                  {"up_s", worker.up_s},
                                  {"env_build_s", worker.build_s},
                                  {"rss_bytes", worker.rss_bytes}});
-  write_file_atomic(path_ / "status.json", status.dump(2) + "\n");
+  replace_file(path_ / "status.json", status.dump(2) + "\n");
 }
 
 // It lies in the folder: what has become of that says more than that the lock is not there.

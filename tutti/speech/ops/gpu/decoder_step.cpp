@@ -190,9 +190,14 @@ bool can_step_few_rows(const StepDecoder& decoder) {
   return fits;
 }
 
-torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state, StepJoins joins) {
+torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state,
+                            std::optional<StepJoins> joins) {
   const c10::cuda::CUDAGuard guard(decoder.embedding.device());
-  return Step(decoder, state, joins).run();
+  // Joined with its norm, attention to the memory takes one row after the other.
+  constexpr std::int64_t kMostJoinedRows = 2;
+  return Step(decoder, state,
+              joins.value_or(StepJoins{.memory = state.tokens.size(0) <= kMostJoinedRows}))
+      .run();
 }
 
 std::size_t most_kept_bytes(torch::Device device) {
@@ -209,7 +214,7 @@ std::size_t most_kept_bytes(torch::Device device) {
 namespace tutti::speech::gpu {
 
 bool can_step_few_rows(const StepDecoder&) { return false; }
-torch::Tensor step_few_rows(const StepDecoder&, const StepState&, StepJoins) {
+torch::Tensor step_few_rows(const StepDecoder&, const StepState&, std::optional<StepJoins>) {
   throw InternalError("this build has no GPU kernels");
 }
 std::size_t most_kept_bytes(torch::Device) { return 0; }

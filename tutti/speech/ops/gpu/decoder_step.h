@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tutti::speech::gpu {
@@ -45,9 +46,10 @@ struct StepJoins {
   bool memory = true;  // attention to the memory, with its norm and q
 };
 
-// Log-probabilities (rows, vocabulary), float32. REQUIRES: can_step_few_rows().
+// Log-probabilities (rows, vocabulary), float32. Without `joins` what is fastest for so many rows. REQUIRES:
+// can_step_few_rows().
 torch::Tensor step_few_rows(const StepDecoder& decoder, const StepState& state,
-                            StepJoins joins = {});
+                            std::optional<StepJoins> joins = {});
 
 // What searches may leave for the next ones on this GPU.
 std::size_t most_kept_bytes(torch::Device device);
