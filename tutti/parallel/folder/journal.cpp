@@ -111,7 +111,7 @@ std::uint64_t scan_journal(std::string_view bytes, std::uint64_t fingerprint,
 class JournalWriter::OtherThread {
  public:
   OtherThread(int fd, const fs::path& path)
-      : fd_(fd), path_(path), thread_(new std::thread([this] { work(); })) {}
+      : fd_(fd), path_(path), thread_(std::make_unique<std::thread>([this] { work(); })) {}
   ~OtherThread() {
     if (::getpid() != owner_) {  // a forked child has the object, but not the thread
       static_cast<void>(thread_.release());
