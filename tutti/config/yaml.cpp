@@ -280,7 +280,7 @@ std::string fix_for(std::string_view text, const YAML::ParserException& e) {
     return "close each [ with ] and each { with }, and put commas between the values";
   if (message == YAML::ErrorMsg::UNKNOWN_TOKEN)
     return "put quotes around a value that begins with @, % or `";
-  if (message == YAML::ErrorMsg::UNKNOWN_ANCHOR)
+  if (message.starts_with(YAML::ErrorMsg::UNKNOWN_ANCHOR))  // yaml-cpp 0.8 adds the name
     return "write &NAME before the first use of *NAME, or quotes around a value that begins with *";
   if (message == YAML::ErrorMsg::EOF_IN_SCALAR) return "close the quotes";
   const auto lines = split(text, '\n');
