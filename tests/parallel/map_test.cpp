@@ -140,6 +140,18 @@ TEST_F(MapTest, CtrlCDrainsAndTheNextRunContinues) {
   EXPECT_EQ(count_items(out_).ok, 40U);
 }
 
+TEST_F(MapTest, CtrlCAndAnotherSignalAtOnceAreToldAsCtrlC) {
+  std::vector<std::string> argv =
+      map_words("1000", {"sh", "-c", "sleep 0.05; echo {}"}, "n_workers: 2");
+  argv.insert(argv.begin(), kTutti);
+  Process driver = Process::start({.argv = argv});
+  ASSERT_TRUE(wait_until([&] { return count_items(out_).ok > 0; }));
+  ::kill(driver.pid(), SIGINT);
+  ::kill(driver.pid(), SIGTERM);
+  EXPECT_EQ(driver.wait().exit_code, 130);
+  EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("Ctrl-C"));
+}
+
 // A shared disk may take a second for an fsync. What is done meanwhile is in the journal all the same.
 TEST_F(MapTest, AKilledDriverHasRecordedWhatWasDoneWhileTheDiskWasSlow) {
   const fs::path numbers = folder_.path() / "numbers", ran = folder_.path() / "ran";

@@ -444,6 +444,21 @@ TEST_F(Agreement, WhatTrainingRefusesIsSaidBeforeStatisticsAreReplaced) {
   EXPECT_EQ(read_file(statistics), before);
 }
 
+TEST_F(Agreement, AnInferenceConfigWithoutAModelIsRefused) {
+  const std::string file = (folder_->path() / "nothing_to_infer.yaml").string();
+  for (const char* model : {"", "model:\n"}) {
+    write_file_atomic(file, std::string(model) +
+                                "recipe_dir: .\ndata_dir: .\nexp_dir: exp\n"
+                                "inference_dir: out\ndataset: {test: []}\n");
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"config", "check", file}, {"infer", "--config", file}}) {
+      const CommandResult result = run(words);
+      EXPECT_EQ(result.exit_code, 2) << result.describe();
+      EXPECT_THAT(result.out + result.err, testing::HasSubstr("key 'model' is missing"));
+    }
+  }
+}
+
 TEST_F(Agreement, AnAverageThatTrainingNeverWritesIsRefusedBeforeItBegins) {
   const std::string file = (folder_->path() / "inference.yaml").string();
   const auto check = [&](std::vector<std::string> words) {

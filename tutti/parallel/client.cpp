@@ -106,11 +106,12 @@ RunReport Client::run(const JobSpec& job, const RunRequest& request,
         on_outcome(outcome);
         if (options.on_outcome) options.on_outcome(outcome);
       }
-    if (signals) {
-      if (signals->count() >= 2)
+    if (const int count = signals ? signals->count() : 0; count > 0) {
+      const bool is_first = run->stop.load() == StopRequest::kNone;
+      if (is_first) run->stop_by_user = signals->by_user();
+      if (count > 1) {  // perhaps both came since the last look
         run->stop = StopRequest::kNow;
-      else if (signals->count() == 1 && run->stop.load() == StopRequest::kNone) {
-        run->stop_by_user = signals->by_user();
+      } else if (is_first) {
         run->stop = StopRequest::kDrain;
         log::info("stopping: running items are finished; {} again to stop now",
                   signals->by_user() ? "press Ctrl-C" : "send the signal");

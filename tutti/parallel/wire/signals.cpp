@@ -7,12 +7,11 @@ namespace {
 
 // A signal handler can only reach globals.
 std::atomic<int> signal_count{0};
-std::atomic<int> first_signal{0};
+std::atomic<bool> has_interrupt{false};
 std::atomic<int> signal_wake_fd{-1};
 
 void on_signal(int signal) {
-  int none = 0;
-  first_signal.compare_exchange_strong(none, signal);
+  if (signal == SIGINT) has_interrupt = true;
   signal_count.fetch_add(1);
   set_wake_fd(signal_wake_fd);
 }
@@ -21,7 +20,7 @@ void on_signal(int signal) {
 
 SignalWatch::SignalWatch(const std::vector<int>& counted, const std::vector<int>& ignored) {
   signal_count = 0;
-  first_signal = 0;
+  has_interrupt = false;
   signal_wake_fd = wake_.fd();
   for (const int signal : counted) {
     // A shell has its background jobs ignore Ctrl-C, and nohup likewise: whoever started us wants that.
@@ -47,6 +46,6 @@ void SignalWatch::replace(int signal, void (*handler)(int)) {
 }
 
 int SignalWatch::count() const noexcept { return signal_count; }
-bool SignalWatch::by_user() const noexcept { return first_signal == SIGINT; }
+bool SignalWatch::by_user() const noexcept { return has_interrupt; }
 
 }  // namespace tutti::parallel

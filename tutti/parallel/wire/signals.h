@@ -20,8 +20,9 @@ class SignalWatch {
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
-  int count() const noexcept;                     // of all counted kinds since construction
-  bool by_user() const noexcept;                  // the first one was SIGINT
+  int count() const noexcept;  // of all counted kinds since construction
+  // One was SIGINT. Not whether the first was: two at once are handled in any order.
+  bool by_user() const noexcept;
   int fd() const noexcept { return wake_.fd(); }  // readable: one has come
 
  private:
