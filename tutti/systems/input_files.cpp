@@ -182,6 +182,9 @@ void check_input_files(config::FileKind kind, const Node& root, Problems& proble
       break;
     }
     case config::FileKind::kInference: {
+      if (model.is_null() && root["provider"].is_null())  // one of the user's own brings its model
+        problems.add(root, "key 'model' is missing",
+                     "name a trained model by `_target_` and its weights");
       require_corpora(root, inputs);
       inputs.add_made(root["data_dir"]);  // tokenizers: of the training config's stages
       require_all(model,

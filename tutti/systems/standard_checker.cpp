@@ -390,9 +390,6 @@ void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   if (const Node device = root["device"]; device.is_scalar())
     if (const auto mistake = speech::device_mistake(device.raw())) problems.add(device, *mistake);
   const Node model = root["model"];
-  if (model.is_null() && root["provider"].is_null())  // a provider of one's own brings its model
-    problems.add(root, "key 'model' is missing",
-                 "name a trained model by `_target_` and its weights");
   if (model.is_map() && !model["_target_"].defined()) check_nameless(model, problems);
   if (!model.is_map() || !model["_target_"].is_scalar()) return;
   config::Catalogue recognisers;
