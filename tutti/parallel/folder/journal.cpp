@@ -134,6 +134,13 @@ class JournalWriter::OtherThread {
     changed_.notify_one();
   }
 
+  // Waits until nothing is under way. A disk tells of what it lost once only, so whoever syncs after us asks here first.
+  void settle() {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [this] { return !wanted_ && !busy_; });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
  private:
   void work() {
     std::unique_lock lock(mutex_);
@@ -141,6 +148,7 @@ class JournalWriter::OtherThread {
       changed_.wait(lock, [this] { return wanted_ || closing_; });
       if (closing_) return;  // who closes it has synced what matters
       wanted_ = false;
+      busy_ = true;
       lock.unlock();
       std::exception_ptr failure;
       try {
@@ -150,6 +158,8 @@ class JournalWriter::OtherThread {
       }
       lock.lock();
       if (failure) failure_ = failure;
+      busy_ = false;
+      settled_.notify_one();
     }
   }
 
@@ -157,9 +167,9 @@ class JournalWriter::OtherThread {
   const fs::path& path_;
   const int owner_ = ::getpid();
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, settled_;
   // Guarded by mutex_.
-  bool wanted_ = false, closing_ = false;
+  bool wanted_ = false, busy_ = false, closing_ = false;
   std::exception_ptr failure_;
   std::unique_ptr<std::thread> thread_;  // last: it uses the others
 };
@@ -229,6 +239,7 @@ void JournalWriter::flush() {
 }
 
 void JournalWriter::sync() {
+  if (other_thread_) other_thread_->settle();
   if (!dirty_) return;
   fsync_file(fd_.get(), path_);
   dirty_ = false;
