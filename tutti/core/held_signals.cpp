@@ -32,6 +32,11 @@ void end_with_word(int signal) {
 
 }  // namespace
 
+bool is_ignored(int signal) noexcept {
+  struct sigaction given {};
+  return ::sigaction(signal, nullptr, &given) == 0 && given.sa_handler == SIG_IGN;
+}
+
 void end_on_stop_signals() noexcept {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};

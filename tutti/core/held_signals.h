@@ -24,4 +24,8 @@ void release_stop_signals() noexcept;
 // What is ignored (a shell's background job) or handled stays so.
 void end_on_stop_signals() noexcept;
 
+// As whoever started us wants it: a shell has its background jobs ignore Ctrl-C (SIGINT), nohup a terminal that is gone
+// (SIGHUP). Ask before a handler is put in its place.
+bool is_ignored(int signal) noexcept;
+
 }  // namespace tutti

@@ -31,12 +31,8 @@ class SignalInbox {
   SignalInbox() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : kForwarded) {
-      // One that is blocked arrives even where nohup, or a shell that started us in the background, made it ignored.
-      struct sigaction given {};
-      ::sigaction(signal, nullptr, &given);
-      if (given.sa_handler != SIG_IGN) sigaddset(&set, signal);
-    }
+    for (const int signal : kForwarded)
+      if (!is_ignored(signal)) sigaddset(&set, signal);  // one that is blocked would arrive
     sigaddset(&set, SIGCHLD);
     ::pthread_sigmask(SIG_BLOCK, &set, &previous_);
     fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));

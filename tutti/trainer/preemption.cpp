@@ -53,13 +53,8 @@ StopSignals::StopSignals(int requeue_signal) {
   g_signal = 0;
   for (const int signal : {SIGTERM, SIGUSR1, requeue_signal})
     if (signal != 0 && !old_.count(signal)) install(signal, &old_[signal]);
-  // Ctrl-C, and a terminal that is gone: a shell has its background jobs ignore the one, nohup the other, and then
-  // somebody wants to go on.
-  for (const int signal : {SIGINT, SIGHUP}) {
-    struct sigaction given {};
-    ::sigaction(signal, nullptr, &given);
-    if (!old_.count(signal) && given.sa_handler != SIG_IGN) install(signal, &old_[signal]);
-  }
+  for (const int signal : {SIGINT, SIGHUP})
+    if (!old_.count(signal) && !is_ignored(signal)) install(signal, &old_[signal]);
   release_stop_signals();  // of those that came while the program was loaded the first counts
   watch_ = std::thread([this] { watch(); });
 }

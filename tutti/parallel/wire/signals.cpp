@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "tutti/core/held_signals.h"
+
 namespace tutti::parallel {
 namespace {
 
@@ -22,12 +24,8 @@ SignalWatch::SignalWatch(const std::vector<int>& counted, const std::vector<int>
   signal_count = 0;
   has_interrupt = false;
   signal_wake_fd = wake_.fd();
-  for (const int signal : counted) {
-    // A shell has its background jobs ignore Ctrl-C, and nohup likewise: whoever started us wants that.
-    struct sigaction given {};
-    ::sigaction(signal, nullptr, &given);
-    if (given.sa_handler != SIG_IGN) replace(signal, on_signal);
-  }
+  for (const int signal : counted)
+    if (!is_ignored(signal)) replace(signal, on_signal);
   for (const int signal : ignored) replace(signal, SIG_IGN);
 }
 
