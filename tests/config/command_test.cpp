@@ -177,6 +177,27 @@ TEST(ConfigCommand, ShowsTheResolvedConfig) {
   EXPECT_EQ(run_tutti({"config", "show", file.string(), "num_devise=2"}).exit_code, 2);
 }
 
+// A default of four utterances beside the budget of a file would decide without a word.
+TEST(ConfigCommand, TheOneLimitOfABatchThatAFileGivesIsItsOnlyOne) {
+  const std::string file = (kHere / "seeds/multi_gpu_1_training.yaml").string();
+  const auto batches = [&](const std::string& limit, const std::string& part) {
+    const CommandResult shown =
+        run_tutti({"config", "show", file, "dataloader.train.iter_factory.batches." + limit,
+                   "dataloader.train.iter_factory.batches.type=bucketed", "--json"});
+    EXPECT_EQ(shown.exit_code, 0) << shown.err;
+    return parse_json(shown.out, "show")["dataloader"][part]["iter_factory"]["batches"];
+  };
+  for (const char* part : {"train", "valid"}) {
+    SCOPED_TRACE(part);
+    const Json by_bins = batches("batch_bins=100000", part);
+    EXPECT_EQ(by_bins["batch_bins"], 100000);
+    EXPECT_EQ(by_bins.value("batch_size", Json()), Json()) << by_bins;
+    const Json by_size = batches("batch_size=64", part);
+    EXPECT_EQ(by_size["batch_size"], 64);
+    EXPECT_EQ(by_size.value("batch_bins", Json()), Json()) << by_size;
+  }
+}
+
 TEST(ConfigCommand, OverlaysMerge) {
   const CommandResult result =
       run_tutti({"config", "show", (kHere / "seeds/parallel_config_2_local.yaml").string(),

@@ -279,6 +279,7 @@ void apply_overrides(const std::vector<std::string>& overrides,
     if (file->merged.defined()) given.push_back(file);
   if (given.empty()) return;
   for (const std::string& text : overrides) apply_one(text, given, checker, resolvers, problems);
+  for (ConfigFiles* file : given) file->merged = with_own_limits(file->merged);
 }
 
 void choose_parallel(const std::string& name, const std::vector<ConfigFiles*>& files,

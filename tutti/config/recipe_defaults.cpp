@@ -139,7 +139,24 @@ ValuePtr fitting(const Node& defaults, const Node& file) {
 Node with_recipe_defaults(FileKind kind, const Node& file) {
   const std::string text = text_of(kind);
   if (text.empty() || !file.is_map()) return file;
-  return Node(merge(fitting(parse_yaml(text, kName), file), file.value()));
+  return with_own_limits(Node(merge(fitting(parse_yaml(text, kName), file), file.value())));
+}
+
+Node with_own_limits(const Node& config) {
+  Node out = config;
+  Problems none;
+  for (const std::string part : {"train", "valid"}) {
+    const Node batches = config["dataloader"][part]["iter_factory"]["batches"];
+    const auto is_own = [&](const char* key) {
+      return batches[key].defined() && !is_recipe_default(batches[key]);
+    };
+    if (is_own("batch_size") == is_own("batch_bins")) continue;
+    const std::string other = is_own("batch_size") ? "batch_bins" : "batch_size";
+    if (batches[other].defined())
+      out = Node(apply_override(
+          out.value(), "dataloader." + part + ".iter_factory.batches." + other + "=null", none));
+  }
+  return out;
 }
 
 bool is_recipe_default(const Node& node) {

@@ -14,6 +14,10 @@ namespace tutti::config {
 
 Node with_recipe_defaults(FileKind kind, const Node& file);
 
+// Whoever gives one limit of a batch, its size or its bins, means that one: a default beside it would decide
+// without a word. It becomes null, as other parts may refer to it.
+Node with_own_limits(const Node& config);
+
 // The mark of a value that came from here and not from a user's file.
 bool is_recipe_default(const Node& node);
 
