@@ -99,7 +99,7 @@ if begins owsm; then
   DATA=${DATA:-build-gpu/data}/owsm bench/decode_folder.sh $bin owsm 1000 local_gpu 1 || status=1
 fi
 if begins librispeech; then
-  DATA=${DATA:-build-gpu/data}/librispeech bench/decode_folder.sh $bin librispeech 2000 local_gpu 1 || status=1
+  DATA=${DATA:-build-gpu/data}/librispeech bench/decode_folder.sh $bin librispeech 8000 local_gpu 1 || status=1
 fi
 if begins words; then
   if [[ -d .words ]]; then bench/bf16_words.sh $bin .words cuda || status=1; else echo ".words is not there: left out"; fi

@@ -9,14 +9,15 @@
 
 namespace tutti::speech {
 
-// A search over numbers that are not finite finds nothing, or never ends.
-std::vector<bool> Speech2Text::finite_rows(const Encoded& encoded) const {
+// A search over numbers that are not finite finds nothing, or never ends. On the host, when the stream has
+// come so far.
+torch::Tensor Speech2Text::finite_rows(const Encoded& encoded) const {
   torch::Tensor fine_UT = torch::isfinite(encoded.out).all(-1);
   const torch::Tensor valid_UT = valid_mask(encoded.lengths, fine_UT.size(1), device_);
   if (valid_UT.defined()) fine_UT = fine_UT.logical_or(valid_UT.logical_not());
-  const torch::Tensor fine_U = fine_UT.all(1).to(torch::kCPU).contiguous();
-  const bool* rows = fine_U.data_ptr<bool>();
-  return std::vector<bool>(rows, rows + fine_U.numel());
+  torch::Tensor fine_U =
+      torch::empty({fine_UT.size(0)}, torch::dtype(torch::kBool).pinned_memory(device_.is_cuda()));
+  return fine_U.copy_(fine_UT.all(1), /*non_blocking=*/true);
 }
 
 // (items, longest) on the device. Silence up to `longest` is made there: an OWSM window is mostly
@@ -73,16 +74,18 @@ Speech2Text::Heard Speech2Text::hear(const std::vector<Waveform>& waveforms,
   } else {
     heard.encoded = model_->encode(speech, lengths);
   }
-  heard.is_finite = finite_rows(heard.encoded);  // waits for the stream
+  heard.is_finite_U = finite_rows(heard.encoded);
+  heard.done = encoder_stream_.mark();
   return heard;
 }
 
 Encoded Speech2Text::encode(const std::vector<Waveform>& waveforms,
                             const std::vector<std::size_t>& items,
                             const std::vector<bool>& is_first) {
-  Encoded encoded = hear(waveforms, items, is_first).encoded;
-  encoder_stream_.give_to_current(encoded.out);
-  return encoded;
+  const Heard heard = hear(waveforms, items, is_first);
+  heard.done.wait();
+  encoder_stream_.give_to_current(heard.encoded.out);
+  return heard.encoded;
 }
 
 std::shared_ptr<Speech2Text::Heard> Speech2Text::begin(const std::vector<Waveform>& waveforms) {

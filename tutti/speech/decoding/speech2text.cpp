@@ -253,6 +253,10 @@ std::vector<Recognised> Speech2Text::decode_whole(const std::vector<Waveform>& w
 
 void Speech2Text::give_memory_back() {
   may_begin_ = false;
+  {
+    const SideStream::Scope beside(encoder_stream_);  // the other thread may be hearing
+    model_->encoder->give_up_replays();
+  }
   if (!model_->decoder.is_empty()) model_->decoder->forget_kept();
 #ifdef TUTTI_WITH_CUDA
   if (device_.is_cuda()) c10::cuda::CUDACachingAllocator::emptyCache();
@@ -277,11 +281,13 @@ void Speech2Text::decode_batch(const std::vector<Waveform>& waveforms,
                                std::vector<Recognised>& results, const Heard* begun) {
   const torch::NoGradGuard no_grad;
   const Heard heard = begun != nullptr ? *begun : hear(waveforms, items);
+  heard.done.wait();
   const Encoded& encoded = heard.encoded;
   encoder_stream_.give_to_current(encoded.out);
   std::vector<std::size_t> good;
+  const bool* is_finite = heard.is_finite_U.data_ptr<bool>();
   for (std::size_t row = 0; row < items.size(); ++row) {
-    if (heard.is_finite[row]) {
+    if (is_finite[row]) {
       good.push_back(items[row]);
       continue;
     }

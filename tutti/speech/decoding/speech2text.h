@@ -91,10 +91,11 @@ class Speech2Text {
               LanguageModel lm = nullptr);
   ~Speech2Text();
 
-  // What the encoder makes of a batch, and which of its rows can be searched.
+  // What the encoder makes of a batch, and which of its rows can be searched: both when `done`.
   struct Heard {
     Encoded encoded;
-    std::vector<bool> is_finite;
+    torch::Tensor is_finite_U;  // on the host
+    SideStream::Mark done;
   };
   // Why this cannot be decoded; empty: it can. From any thread.
   std::string problem_of(Waveform waveform) const;
@@ -128,7 +129,7 @@ class Speech2Text {
   std::vector<Recognised> decode_whole(const std::vector<Waveform>& waveforms);
   void decode_batch(const std::vector<Waveform>& waveforms, const std::vector<std::size_t>& items,
                     std::vector<Recognised>& results, const Heard* begun = nullptr);
-  std::vector<bool> finite_rows(const Encoded& encoded) const;
+  torch::Tensor finite_rows(const Encoded& encoded) const;
   bool is_long(Waveform waveform) const;
   std::vector<Piece> pieces_of(Waveform waveform) const;
   Recognised join(const std::vector<Piece>& pieces, std::span<const Recognised> found) const;

@@ -6,9 +6,10 @@
 #include <cmath>
 
 #include "tutti/core/error.h"
+#include "tutti/core/log.h"
+#include "tutti/core/text.h"
 #include "tutti/speech/models/encoder_blocks.h"
 #include "tutti/trainer/autocast.h"
-#include "tutti/trainer/out_of_memory.h"
 
 namespace tutti::speech {
 
@@ -137,7 +138,7 @@ torch::Tensor EncoderImpl::of_few_lengths(const torch::Tensor& features_BTF,
   if (!replaying_ || !features_BTF.is_cuda() || is_training() || lengths.size() == 1 ||
       !settings_.interctc_layer_idx.empty() || all_equal(lengths, given))
     return features_BTF;
-  const std::int64_t frames = rounded_up(output_length(given), 8, 8);
+  const std::int64_t frames = rounded_up(output_length(given), 8, 4);
   return torch::constant_pad_nd(features_BTF, {0, 0, 0, most_input_frames(given, frames) - given});
 }
 
@@ -195,7 +196,7 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     // Something to look at: a row of no frame would be NaN.
     context.lengths.resize(static_cast<std::size_t>(rows), columns);
   }
-  if (replayed) {
+  if (replayed && batch == 1) {  // batches are of few lengths already
     // Utterances of one length, windows, need no padding to find their recording.
     if (frames != last_frames_)
       x = torch::constant_pad_nd(x, {0, 0, 0, rounded_up(frames, 8, 16) - frames});
@@ -213,7 +214,7 @@ Encoded EncoderImpl::forward(const torch::Tensor& features_BTF, const Lengths& l
     return result;
   }
   if (replayed) {
-    result.out = run_replayed(x, context).narrow(1, 0, frames);
+    result.out = run_replayed(x, context).narrow(1, 0, output_length(features_BTF.size(1)));
     return result;
   }
 
@@ -260,17 +261,17 @@ torch::Tensor EncoderImpl::run_recorded(const torch::Tensor& x, const BatchConte
 }
 
 bool EncoderImpl::can_replay(const torch::Tensor& x, const EncoderPrompt* prompt) const {
-  return replaying_ && x.is_cuda() && x.size(0) == 1 && x.size(1) <= most_recorded_frames_ &&
-         prompt == nullptr && !is_training() && !torch::GradMode::is_enabled() &&
-         settings_.positions != PositionKind::kLegacyRelative &&
+  return replaying_ && may_replay_ && x.is_cuda() &&
+         x.size(0) * x.size(1) <= most_recorded_frames_ && prompt == nullptr && !is_training() &&
+         !torch::GradMode::is_enabled() && settings_.positions != PositionKind::kLegacyRelative &&
          settings_.interctc_layer_idx.empty() && !trainer::autocast_on(at::kCUDA);
 }
 
 torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchContext& context) {
   const RecordedStack::Inputs given{x, {context.valid_BT, context.key_bias, context.positions}};
-  const std::vector<std::int64_t> key{x.size(1), static_cast<std::int64_t>(x.scalar_type()),
-                                      context.valid_BT.defined(),
-                                      context.positions.defined() ? context.positions.size(1) : 0};
+  const std::vector<std::int64_t> key{
+      x.size(0), x.size(1), static_cast<std::int64_t>(x.scalar_type()), context.valid_BT.defined(),
+      context.positions.defined() ? context.positions.size(1) : 0};
   if (replays_.size() == kMaxReplays && replays_.count(key) == 0)
     replays_.erase(std::min_element(replays_.begin(), replays_.end(), [](auto& a, auto& b) {
       return a.second.last_use < b.second.last_use;
@@ -284,24 +285,32 @@ torch::Tensor EncoderImpl::run_replayed(const torch::Tensor& x, const BatchConte
     else
       to = from.clone();
   };
-  write(replay.in.x, given.x);
-  replay.in.others.resize(given.others.size());
-  for (std::size_t i = 0; i < given.others.size(); ++i) write(replay.in.others[i], given.others[i]);
   try {
+    write(replay.in.x, given.x);
+    replay.in.others.resize(given.others.size());
+    for (std::size_t i = 0; i < given.others.size(); ++i)
+      write(replay.in.others[i], given.others[i]);
     const torch::Tensor out =
         replay.graph.run(x.device(), [&] { return run_blocks(replay.in, context.lengths); });
     ++num_replayed_;
-    return out.clone();  // the next utterance is written to the same place
+    return out.clone();  // the next ones are written to the same place
   } catch (const std::exception& error) {
-    if (!trainer::is_out_of_memory(error)) throw;
-    set_replaying(false);
+    // Most likely out of memory, which comes as another error while something is recorded.
+    log::info("the encoder's blocks are launched one by one from now on: {}",
+              split(error.what(), '\n').front());
+    give_up_replays();
   }
   return run_blocks(given, context.lengths);
 }
 
+void EncoderImpl::give_up_replays() {
+  replays_.clear();
+  may_replay_ = false;
+}
+
 void EncoderImpl::set_replaying(bool on) {
   replays_.clear();
-  replaying_ = on;
+  replaying_ = may_replay_ = on;
   floats_ = WeightCasts();
   if (on) floats_.keep_floats(*this);
   collect_recorded();

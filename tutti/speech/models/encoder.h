@@ -90,9 +90,10 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
                                  const torch::Tensor& positions);
   void check_lengths(const Lengths& lengths) const;  // as forward()
 
-  // Outside training: an utterance alone goes through the blocks in one launch, recorded for each of
-  // few lengths at its second sight. REQUIRES: weights stay as they are, or this is said again.
+  // Outside training: utterances that the host would launch more slowly than the GPU computes go through
+  // the blocks in one launch, recorded for each of few shapes at its second sight. REQUIRES: weights stay as they are, or this is said again.
   void set_replaying(bool on);
+  void give_up_replays();  // their memory is wanted
   std::int64_t num_replayed() const { return num_replayed_; }
 
  private:
@@ -121,7 +122,7 @@ class EncoderImpl : public torch::nn::Module, public trainer::Recordable {
   RecordedStack recorded_;
   std::vector<torch::Tensor> recorded_parameters_;
   std::int64_t most_recorded_frames_ = 0;  // of a batch: beyond, the GPU is slower than the host
-  bool replaying_ = false;
+  bool replaying_ = false, may_replay_ = false;
   WeightCasts floats_;  // while replaying
   std::map<std::vector<std::int64_t>, Replay> replays_;
   std::int64_t num_uses_ = 0, num_replayed_ = 0;

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <map>
+#include <utility>
 
 #include "tutti/speech/ops/gpu/capture.h"
 #endif
@@ -21,38 +22,39 @@ struct StepGraph::Recording {
 
 namespace {
 
-// The memory recordings draw from. Torch gives a pool back only when no recording refers to it, and
-// then by freeing it on the device, which is slow: an empty recording keeps this one.
+// The memory recordings draw from, and the stream they are made on: the default stream cannot be recorded, and
+// each stream that multiplies matrices keeps 32 MiB for that. Torch gives a pool back only when no recording
+// refers to it, and then by freeing it on the device, which is slow: an empty recording keeps this one.
 struct Pool {
   PoolId id = at::cuda::graph_pool_handle();
+  c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
   at::cuda::CUDAGraph keeper;
+
+  void record(at::cuda::CUDAGraph& graph, const std::function<void()>& step) const {
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
+    at::cuda::CUDAEvent before, after;
+    before.record(current);
+    before.block(side);
+    {
+      const c10::cuda::CUDAStreamGuard guard(side);
+      capture(graph, id, step);
+    }
+    after.record(side);
+    after.block(current);
+  }
 };
 
-// Records `step` on a stream of its own: the default stream cannot be recorded.
-void record(at::cuda::CUDAGraph& graph, PoolId pool, const std::function<void()>& step) {
+// One for each thread, device and stream: what is replayed on two streams at a time must not share memory.
+const Pool& pool_here() {
+  thread_local std::map<std::pair<c10::DeviceIndex, c10::StreamId>, std::unique_ptr<Pool>> pools;
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
-  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
-  at::cuda::CUDAEvent before, after;
-  before.record(current);
-  before.block(side);
-  {
-    const c10::cuda::CUDAStreamGuard guard(side);
-    capture(graph, pool, step);
-  }
-  after.record(side);
-  after.block(current);
-}
-
-// One for each thread: recordings of two threads must not share memory.
-PoolId pool_of(const torch::Device& device) {
-  thread_local std::map<c10::DeviceIndex, std::unique_ptr<Pool>> pools;
-  std::unique_ptr<Pool>& pool = pools[device.index()];
+  std::unique_ptr<Pool>& pool = pools[{current.device_index(), current.id()}];
   if (!pool) {
     pool = std::make_unique<Pool>();
-    torch::Tensor cell = torch::zeros({1}, torch::TensorOptions(device));
-    record(pool->keeper, pool->id, [&] { cell.add_(1); });
+    torch::Tensor cell = torch::zeros({1}, torch::TensorOptions(current.device()));
+    pool->record(pool->keeper, [&] { cell.add_(1); });
   }
-  return pool->id;
+  return *pool;
 }
 
 }  // namespace
@@ -64,8 +66,7 @@ torch::Tensor StepGraph::run(const torch::Device& device,
   const c10::cuda::CUDAGuard guard(device);
   if (!recording_) {
     auto recording = std::make_unique<Recording>();
-    record(recording->graph, pool_of(c10::Device(c10::kCUDA, c10::cuda::current_device())),
-           [&] { recording->out = step(); });
+    pool_here().record(recording->graph, [&] { recording->out = step(); });
     recording_ = std::move(recording);
   }
   recording_->graph.replay();

@@ -5,8 +5,9 @@
 //   {
 //     const SideStream::Scope beside(side);       // this thread queues there meanwhile
 //     encoded = model->encode(speech);
-//     host = encoded.sum().to(torch::kCPU);       // wait: others see what was made after that alone
+//     done = side.mark();
 //   }
+//   done.wait();                                  // the host waits for what was queued until then
 //   side.give_to_current(encoded);                // by who reads it, on another stream
 //
 // What a scope reads must be there before: the streams do not wait for each other. One scope at a time;
@@ -37,6 +38,18 @@ class SideStream {
     struct Held;
     std::unique_ptr<Held> held_;
   };
+
+  // The end of what was queued before it was made.
+  class Mark {
+   public:
+    void wait() const;  // the host does; from any thread
+
+   private:
+    friend class SideStream;
+    struct Event;
+    std::shared_ptr<Event> event_;  // null: there is nothing to wait for
+  };
+  Mark mark() const;
 
   // Its memory, which is the side stream's, is not used again before the current stream has read it.
   void give_to_current(const torch::Tensor& tensor) const;
