@@ -75,7 +75,8 @@ TEST_F(MiniAn4, AllStagesRunAndASecondRunSkipsThem) {
 // The builder comes with the programs: a copy finds it under any name, and the archive beside conf/.
 TEST_F(MiniAn4, ACopyUnderAnotherNameBuildsItsCorpus) {
   const RecipeFolder recipe("mini_an4");
-  const fs::path copy = recipe.path().parent_path() / "my first recipe";
+  const fs::path copy = recipe.path().parent_path() / "recipes/my first recipe";
+  fs::create_directory(copy.parent_path());
   fs::copy(recipe.path(), copy, fs::copy_options::recursive);
   const std::string training = (copy / "conf/training_asr_transformer.yaml").string();
   const CommandResult without = recipe.run({"create_dataset", "--config", training});
