@@ -444,7 +444,7 @@ TEST_F(Agreement, WhatTrainingRefusesIsSaidBeforeStatisticsAreReplaced) {
   EXPECT_EQ(read_file(statistics), before);
 }
 
-TEST_F(Agreement, AnInferenceConfigWithoutAModelIsRefused) {
+TEST_F(Agreement, AnInferenceConfigWithoutAModelOrDataIsRefused) {
   const std::string file = (folder_->path() / "nothing_to_infer.yaml").string();
   for (const char* model : {"", "model:\n"}) {
     write_file_atomic(file, std::string(model) +
@@ -454,7 +454,9 @@ TEST_F(Agreement, AnInferenceConfigWithoutAModelIsRefused) {
          {std::vector<std::string>{"config", "check", file}, {"infer", "--config", file}}) {
       const CommandResult result = run(words);
       EXPECT_EQ(result.exit_code, 2) << result.describe();
-      EXPECT_THAT(result.out + result.err, testing::HasSubstr("key 'model' is missing"));
+      for (const char* key : {"model", "dataset.test"})
+        EXPECT_THAT(result.out + result.err,
+                    testing::HasSubstr(fmt::format("key '{}' is missing", key)));
     }
   }
 }

@@ -356,6 +356,16 @@ TEST_F(DailyLoop, ASecondExperimentSharesTheStatistics) {
   EXPECT_FALSE(has("exp/fourth"));
 }
 
+TEST_F(DailyLoop, TheConfigOfATrainingIsFoundFromItsWeights) {
+  const std::string before = read(std::string(kInference) + "test/hyp.scp");
+  const CommandResult found =
+      infer({"~model.asr_train_config", "inference_dir=" + (path_ / "F").string(),
+             "model.asr_model_file=" +
+                 (path_ / kExp / "checkpoints/valid.loss.ave_1best.safetensors").string()});
+  ASSERT_TRUE(found.ok()) << found.describe();
+  EXPECT_EQ(read("F/test/hyp.scp"), before);
+}
+
 TEST_F(DailyLoop, TheTopLevelDeviceReachesTheModel) {
   const CommandResult nowhere = infer({"device=cuda:99", "--force"});
   EXPECT_FALSE(nowhere.ok());

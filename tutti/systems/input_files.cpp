@@ -182,9 +182,14 @@ void check_input_files(config::FileKind kind, const Node& root, Problems& proble
       break;
     }
     case config::FileKind::kInference: {
-      if (model.is_null() && root["provider"].is_null())  // one of the user's own brings its model
-        problems.add(root, "key 'model' is missing",
-                     "name a trained model by `_target_` and its weights");
+      if (root["provider"].is_null()) {  // one of the user's own brings its model and data
+        if (model.is_null())
+          problems.add(root, "key 'model' is missing",
+                       "name a trained model by `_target_` and its weights");
+        if (root["dataset"]["test"].size() == 0)
+          problems.add(root, "key 'dataset.test' is missing",
+                       "list what to decode: dataset: {test: [{name: .., data_src: ..}]}");
+      }
       require_corpora(root, inputs);
       inputs.add_made(root["data_dir"]);  // tokenizers: of the training config's stages
       require_all(model,

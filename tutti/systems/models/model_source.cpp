@@ -40,6 +40,13 @@ std::pair<fs::path, std::vector<std::string>> names_around(const fs::path& asked
   return {missing, names};
 }
 
+// Beside the weights, or where a training of ours writes it: its weights are one folder further down.
+fs::path config_of(const fs::path& weights) {
+  const fs::path beside = weights.parent_path() / "config.yaml",
+                 above = weights.parent_path().parent_path() / "config.yaml";
+  return !fs::exists(beside) && fs::exists(above) ? above : beside;
+}
+
 }  // namespace
 
 void refuse_missing_model(const fs::path& asked, const std::string& key) {
@@ -123,7 +130,7 @@ speech::ModelFolder named_model(const speech::Speech2TextOptions& options) {
     if (weights.empty())
       throw ConfigError(fmt::format("model.{}_model_file: got nothing, expected weights", prefix));
     fs::path config = is_s2t ? options.s2t_train_config : options.asr_train_config;
-    if (config.empty()) config = weights.parent_path() / "config.yaml";
+    if (config.empty()) config = config_of(weights);
     out = speech::model_folder_of(config, weights, prefix);
   }
   out.bpemodel = options.bpemodel;
