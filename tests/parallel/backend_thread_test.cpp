@@ -133,11 +133,15 @@ TEST(BackendThread, WhatAKilledDriverLeftIsTriedAgainAtTheEndAndNotForgotten) {
     class Slurm final : public CommandRunner {
      public:
       CommandResult run(const Command& command) override {
+        const bool is_down = down;
         CommandResult result;
-        result.exit_code = down ? 1 : 0;
-        result.err = down ? "Unable to contact slurm controller" : "";
-        if (command.argv.front() == "squeue" && !down) result.out = "17|/somewhere/job.sh\n";
-        if (command.argv.front() == "scancel") ++(down ? failed : done);
+        result.exit_code = is_down ? 1 : 0;
+        result.err = is_down ? "Unable to contact slurm controller" : "";
+        // It may be back for the question that follows a cancel which failed.
+        if (command.argv.front() == "squeue" && !is_down)
+          result.out =
+              command.argv.back() == "%i|%o" ? "17|/somewhere/job.sh\n" : "17|PENDING||Resources\n";
+        if (command.argv.front() == "scancel") ++(is_down ? failed : done);
         return result;
       }
       std::atomic<bool> down{true};
