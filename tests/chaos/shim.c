@@ -1,8 +1,11 @@
 // Preloaded into the programs of a campaign: a wall clock that is wrong, and a disk whose fsync takes long. The file CHAOS_SHIM has two
-// 64-bit numbers, seconds and milliseconds, which may change while the program runs.
+// 64-bit numbers, seconds and milliseconds, which may change while the program runs. Less than no milliseconds: one fsync fails, the next
+// ones go well, as Linux tells of lost writes.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,19 +26,25 @@ __attribute__((constructor)) static void begin(void) {
   close(fd);
 }
 
-static void wait_for_disk(void) {
+static int wait_for_disk(void) {
+  static atomic_int has_failed;
   const int64_t ms = numbers ? numbers[1] : 0;
+  if (ms < 0 && !atomic_exchange(&has_failed, 1)) {
+    errno = EIO;
+    return -1;
+  }
   const struct timespec time = {ms / 1000, ms % 1000 * 1000000};
   if (ms > 0) nanosleep(&time, 0);
+  return 0;
 }
 
 int fsync(int fd) {
-  wait_for_disk();
+  if (wait_for_disk() != 0) return -1;
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
 }
 
 int fdatasync(int fd) {
-  wait_for_disk();
+  if (wait_for_disk() != 0) return -1;
   return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
 }
 

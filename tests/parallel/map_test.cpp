@@ -152,34 +152,64 @@ TEST_F(MapTest, CtrlCAndAnotherSignalAtOnceAreToldAsCtrlC) {
   EXPECT_THAT(tutti({"status", out_.string()}).out, HasSubstr("Ctrl-C"));
 }
 
-// A shared disk may take a second for an fsync. What is done meanwhile is in the journal all the same.
-TEST_F(MapTest, AKilledDriverHasRecordedWhatWasDoneWhileTheDiskWasSlow) {
-  const fs::path numbers = folder_.path() / "numbers", ran = folder_.path() / "ran";
-  const auto set_delay = [&](std::int64_t milliseconds) {
+// A driver whose disk can be made slow, or to fail once; each item adds a byte to `ran`.
+class MapOnABadDisk : public MapTest {
+ protected:
+  Process start(int num_items) {
+    write_file_atomic(numbers_, std::string(16, '\0'));
+    write_file_atomic(ran_, "");
+    return Process::start(
+        {.argv = words(num_items),
+         .env = {{"LD_PRELOAD", "libslow_disk.so"},  // by its name: a path would end at a space
+                 {"LD_LIBRARY_PATH", in_bin()},
+                 {"CHAOS_SHIM", numbers_.string()}},
+         .stderr_path = folder_.path() / "stderr"});
+  }
+  std::vector<std::string> words(int num_items) const {
+    std::vector<std::string> argv =
+        map_words(std::to_string(num_items),
+                  {"sh", "-c", "sleep 0.01; printf x >>\"" + ran_.string() + "\""}, "n_workers: 1");
+    argv.insert(argv.begin(), kTutti);
+    return argv;
+  }
+  void set_disk(std::int64_t milliseconds) const {
     const std::int64_t clock_and_disk[2] = {0, milliseconds};
-    std::ofstream(numbers, std::ios::in | std::ios::out)  // in its place: it is mapped
+    std::ofstream(numbers_, std::ios::in | std::ios::out)  // in its place: it is mapped
         .write(reinterpret_cast<const char*>(clock_and_disk), sizeof clock_and_disk);
-  };
-  write_file_atomic(numbers, std::string(16, '\0'));
-  write_file_atomic(ran, "");
-  const auto count_ran = [&] { return static_cast<std::uint64_t>(fs::file_size(ran)); };
-  std::vector<std::string> argv = map_words(
-      "1000", {"sh", "-c", "sleep 0.01; printf x >>\"" + ran.string() + "\""}, "n_workers: 1");
-  argv.insert(argv.begin(), kTutti);
-  Process driver = Process::start(
-      {.argv = argv,
-       .env = {{"LD_PRELOAD", "libslow_disk.so"},  // by its name: a path would end at a space
-               {"LD_LIBRARY_PATH", in_bin()},
-               {"CHAOS_SHIM", numbers.string()}}});
+  }
+  std::uint64_t count_ran() const { return static_cast<std::uint64_t>(fs::file_size(ran_)); }
+
+ private:
+  const fs::path numbers_ = folder_.path() / "numbers", ran_ = folder_.path() / "ran";
+};
+
+// A shared disk may take a second for an fsync. What is done meanwhile is in the journal all the same.
+TEST_F(MapOnABadDisk, AKilledDriverHasRecordedWhatWasDoneWhileTheDiskWasSlow) {
+  Process driver = start(1000);
   ASSERT_TRUE(wait_until([&] { return count_ran() > 5; }));
-  set_delay(20'000);
+  set_disk(20'000);
   // More than a second of items: an fsync has begun, and does not end.
   ASSERT_TRUE(wait_until([&] { return count_ran() > 200; }));
   const std::uint64_t done = count_ran();
   ::kill(driver.pid(), SIGKILL);
   driver.wait();
-  set_delay(0);
+  set_disk(0);
   EXPECT_GE(count_items(out_).ok + 20, done);
+}
+
+// A disk tells of what it lost once, to whoever asks first: here the thread that syncs in the background.
+TEST_F(MapOnABadDisk, WhatTheDiskLostEndsTheRunAndTheSameCommandGoesOn) {
+  Process driver = start(400);
+  ASSERT_TRUE(wait_until([&] { return count_ran() > 5; }));
+  set_disk(-1);
+  EXPECT_EQ(driver.wait().exit_code, 4);
+  EXPECT_THAT(read_file(folder_.path() / "stderr"),
+              testing::AllOf(HasSubstr(".journal"), HasSubstr("Input/output error")));
+  EXPECT_LT(count_ran(), 400U);
+  const CommandResult again =
+      run_command({.argv = words(400), .timeout = std::chrono::seconds(100)});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(count_items(out_).ok, 400U);
 }
 
 TEST_F(MapTest, WhatItemsThatWentWellWroteToStderrIsInTheWorkersLog) {
