@@ -349,6 +349,8 @@ TEST(Check, KindIsDetected) {
   const Node none = parse_yaml("{}", "x.yaml");
   EXPECT_EQ(detect_kind({"conf/training_e_branchformer.yaml"}, none), FileKind::kTraining);
   EXPECT_EQ(detect_kind({"conf/inference.yaml"}, none), FileKind::kInference);
+  EXPECT_EQ(detect_kind({"infer_on_train_set.yaml"}, none), FileKind::kInference);
+  EXPECT_EQ(detect_kind({"train_then_infer.yaml"}, none), FileKind::kTraining);
   EXPECT_EQ(detect_kind({"parallel_slurm.yaml"}, none), FileKind::kParallel);
   EXPECT_EQ(detect_kind({"a.yaml"}, parse_yaml("metrics: []", "a.yaml")), FileKind::kMetrics);
   EXPECT_EQ(

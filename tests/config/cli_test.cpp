@@ -212,7 +212,8 @@ TEST(CommandLine, FilesOfSeveralKindsAreCheckedEachForItself) {
   const fs::path overlay = folder.path() / "parallel_two.yaml";
   write_file_atomic(training, "task: asr\nmodel: {encoder: conformer, decoder: transformer}\n");
   write_file_atomic(inference,
-                    "model: {_target_: asr, asr_model_file: '${exp_dir}/valid.acc.ave.pth'}\n");
+                    "model: {_target_: asr, asr_model_file: '${exp_dir}/valid.acc.ave.pth'}\n"
+                    "dataset: {test: [{name: a, data_src_args: {split: test}}]}\n");
   write_file_atomic(overlay, "parallel: {env: local, n_workers: 2}\n");
   const auto check = [&](std::vector<std::string> words) {
     words.insert(words.begin(),

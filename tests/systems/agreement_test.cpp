@@ -461,6 +461,24 @@ TEST_F(Agreement, AnInferenceConfigWithoutAModelOrDataIsRefused) {
   }
 }
 
+// The second set's results would stand where the first one's are looked for, or somewhere else.
+TEST_F(Agreement, NamesOfSetsAreFoldersOfTheirOwn) {
+  const std::string file = (folder_->path() / "inference.yaml").string();
+  for (const auto& [sets, wrong] : std::vector<std::pair<std::string, std::string>>{
+           {"[{name: a, data_src_args: {split: test}}, {name: a, data_src_args: {split: valid}}]",
+            "got 'a', which another entry of dataset.test has"},
+           {"[{name: ../a, data_src_args: {split: test}}]",
+            "got '../a', expected the name of a folder"}})
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"config", "check", file}, {"infer", "--config", file}}) {
+      std::vector<std::string> all = words;
+      all.insert(all.end(), {"--training_config", training(), "dataset.test=" + sets});
+      const CommandResult result = run(all);
+      EXPECT_EQ(result.exit_code, 2) << result.describe();
+      EXPECT_THAT(result.out + result.err, testing::HasSubstr(wrong));
+    }
+}
+
 TEST_F(Agreement, AnAverageThatTrainingNeverWritesIsRefusedBeforeItBegins) {
   const std::string file = (folder_->path() / "inference.yaml").string();
   const auto check = [&](std::vector<std::string> words) {

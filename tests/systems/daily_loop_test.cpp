@@ -366,6 +366,18 @@ TEST_F(DailyLoop, TheConfigOfATrainingIsFoundFromItsWeights) {
   EXPECT_EQ(read("F/test/hyp.scp"), before);
 }
 
+TEST_F(DailyLoop, WeightsAreTheAverageOfAsManyAsWereKeptAndNothingLikeIt) {
+  EXPECT_THAT(infer().err, HasSubstr("valid.loss.ave_10best.pth is not there; the average of as "
+                                     "many as were kept is: "));
+  for (const char* name : {"ave_5bezt", "ave_xyz", "ave_0best", "ave_"}) {
+    const CommandResult misspelt =
+        infer({std::string("model.asr_model_file=${exp_dir}/valid.loss.") + name + ".pth"});
+    EXPECT_EQ(misspelt.exit_code, 3) << misspelt.describe();
+    EXPECT_THAT(misspelt.err, HasSubstr("there are "));
+    EXPECT_THAT(misspelt.err, HasSubstr("valid.loss.ave_1best.safetensors"));
+  }
+}
+
 TEST_F(DailyLoop, TheTopLevelDeviceReachesTheModel) {
   const CommandResult nowhere = infer({"device=cuda:99", "--force"});
   EXPECT_FALSE(nowhere.ok());

@@ -256,11 +256,15 @@ std::optional<FileKind> detect_kind(const std::vector<std::filesystem::path>& fi
                                                            {"pack_model", FileKind::kPublication},
                                                            {"ui", FileKind::kDemo}};
   const std::string stem = files.empty() ? "" : files[0].stem().string();
+  // The first word that says something: infer_on_train_set is for inference.
+  std::size_t first = std::string::npos;
+  std::optional<FileKind> by_name;
   for (const auto& [word, kind] : kStems) {
     // An overlay of parallel blocks may hold nothing else; with more it is a file of another kind.
     if (kind == FileKind::kParallel && files.size() > 1) continue;
-    if (stem.find(word) != std::string::npos) return kind;
+    if (const std::size_t at = stem.find(word); at < first) first = at, by_name = kind;
   }
+  if (by_name) return by_name;
   for (const auto& [key, kind] : kKeys)
     if (root[key].defined()) return kind;
   const Node data = root["dataset"];

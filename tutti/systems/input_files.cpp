@@ -102,17 +102,6 @@ std::string file_name_of(std::string metric) {
   return metric;
 }
 
-// "valid.acc" of valid.acc.ave_10best.pth; empty: the name says nothing of this kind.
-std::string averaged_metric(const fs::path& file) {
-  const std::string stem = file.stem().string();
-  const auto at = stem.find(".ave_");
-  if (at == std::string::npos || !stem.ends_with("best")) return {};
-  const auto first = stem.begin() + static_cast<std::ptrdiff_t>(at) + 5, last = stem.end() - 4;
-  const bool is_number =
-      first < last && std::all_of(first, last, [](char c) { return c >= '0' && c <= '9'; });
-  return is_number ? stem.substr(0, at) : std::string();
-}
-
 // Where the stage that decodes looks: another number than the one asked for will do.
 bool has_average(const fs::path& folder, const std::string& metric) {
   std::error_code unreadable;
@@ -138,6 +127,16 @@ std::map<std::string, int> kept_metrics(const Node& training, Problems& problems
 }
 
 }  // namespace
+
+std::string averaged_metric(const fs::path& file) {
+  const std::string stem = file.stem().string();
+  const auto at = stem.find(".ave_");
+  if (at == std::string::npos || !stem.ends_with("best")) return {};
+  const auto first = stem.begin() + static_cast<std::ptrdiff_t>(at) + 5, last = stem.end() - 4;
+  const bool is_number = first < last && *first != '0' &&
+                         std::all_of(first, last, [](char c) { return c >= '0' && c <= '9'; });
+  return is_number ? stem.substr(0, at) : std::string();
+}
 
 void check_average_name(const Node& training, const Node& inference, Problems& problems) {
   if (!training["exp_dir"].is_scalar() || !inference["model"].is_map()) return;

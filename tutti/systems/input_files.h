@@ -6,6 +6,9 @@
 // the experiment.
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "tutti/config/check.h"
 
 namespace tutti::systems {
@@ -16,6 +19,9 @@ enum class InputFiles { kData, kAll };
 // Looks at names only; what is in the files is the stages' business.
 void check_input_files(config::FileKind kind, const config::Node& root, config::Problems& problems,
                        InputFiles needed = InputFiles::kAll);
+
+// "valid.acc" of valid.acc.ave_10best.pth; empty: the name says nothing of this kind.
+std::string averaged_metric(const std::filesystem::path& file);
 
 // An average of the experiment (METRIC.ave_Nbest) that is not there, and that this training never writes, as no
 // criterion of it watches the metric.

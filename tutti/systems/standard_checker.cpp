@@ -309,6 +309,23 @@ void check_entries(const Node& root, Problems& problems) {
     }
 }
 
+// A set's results are a folder of its name.
+void check_set_names(const Node& root, Problems& problems) {
+  std::set<std::string> seen;
+  for (const Node& entry : root["dataset"]["test"].elements()) {
+    const Node name = entry["name"];
+    if (!name.is_scalar()) continue;
+    const std::string& text = name.raw();
+    if (text.empty() || text == "." || text == ".." ||
+        text.find_first_of(std::string_view("/\0\n", 3)) != std::string::npos)
+      problems.add(name, fmt::format("got '{}', expected the name of a folder", text),
+                   "results of the set come to inference_dir/NAME: leave out / and ..");
+    else if (!seen.insert(text).second)
+      problems.add(name, fmt::format("got '{}', which another entry of dataset.test has", text),
+                   "give each set a name of its own: its results come to inference_dir/NAME");
+  }
+}
+
 // What a batch has beside speech and text is the same in all entries, and all that a TorchScript
 // file may ask for.
 void check_batch_tensors(const Node& root, Problems& problems) {
@@ -387,6 +404,7 @@ speech::SearchFacts facts_of(const std::string& kind, const Node& model) {
 
 void check_inference(const Node& root, const Catalogue&, Problems& problems) {
   check_entries(root, problems);
+  check_set_names(root, problems);
   if (const Node device = root["device"]; device.is_scalar())
     if (const auto mistake = speech::device_mistake(device.raw())) problems.add(device, *mistake);
   const Node model = root["model"];

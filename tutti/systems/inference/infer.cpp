@@ -270,8 +270,13 @@ void infer(const StageContext& context) {
   const config::Node& inference = context.inference;
   // Here and not by the workers: all of them decode with what is there now, also while training runs.
   for (const char* key : {"asr_model_file", "s2t_model_file"})
-    if (const config::Node file = inference["model"][key]; file.is_scalar())
+    if (const config::Node file = inference["model"][key]; file.is_scalar()) {
       renew_average(file.raw());
+      if (const fs::path found = find_weights(file.raw());
+          found.stem() != fs::path(file.raw()).stem())
+        log::info("{} is not there; the average of as many as were kept is: {}",
+                  fs::path(file.raw()).filename().string(), found.string());
+    }
   const fs::path inference_dir = context.folder("inference_dir");
   const std::string data_dir = context.folder("data_dir").string();
   const auto sets = open_test_sets(inference, data_dir, 0);

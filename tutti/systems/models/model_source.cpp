@@ -14,6 +14,7 @@
 #include "tutti/speech/espnet/flat_config.h"
 #include "tutti/speech/espnet/transducer_config.h"
 #include "tutti/systems/experiment_config.h"
+#include "tutti/systems/input_files.h"
 #include "tutti/systems/models/task_settings.h"
 #include "tutti/systems/pack.h"
 #include "tutti/trainer/checkpoint/averages.h"
@@ -65,8 +66,7 @@ void refuse_missing_model(const fs::path& asked, const std::string& key) {
 fs::path find_weights(const fs::path& asked) {
   if (fs::exists(asked)) return asked;
   const fs::path folder = asked.parent_path();
-  const std::string stem = asked.stem().string();
-  const auto average = stem.find(".ave_");
+  const std::string stem = asked.stem().string(), metric = averaged_metric(asked);
   std::vector<std::string> there;
   fs::path found;
   int largest = -1;
@@ -76,11 +76,9 @@ fs::path find_weights(const fs::path& asked) {
       if (entry.path().extension() != ".safetensors") continue;
       const std::string other = entry.path().stem().string();
       there.push_back(entry.path().filename().string());
-      const bool fits = other == stem || (average != std::string::npos &&
-                                          other.compare(0, average + 5, stem, 0, average + 5) == 0);
-      if (!fits) continue;
+      if (other != stem && (metric.empty() || averaged_metric(entry.path()) != metric)) continue;
       // Of several averages that of the most; an exact name before all.
-      const int size = other == stem ? INT_MAX : std::atoi(other.c_str() + average + 5);
+      const int size = other == stem ? INT_MAX : std::atoi(other.c_str() + metric.size() + 5);
       if (size > largest) {
         largest = size;
         found = entry.path();
