@@ -24,6 +24,7 @@
 #include "tutti/core/held_signals.h"
 #include "tutti/core/log.h"
 #include "tutti/core/text.h"
+#include "tutti/core/threads.h"
 #include "tutti/parallel/async/run.h"
 #include "tutti/parallel/backends/local.h"
 #include "tutti/parallel/parallel.h"

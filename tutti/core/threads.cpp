@@ -1,8 +1,11 @@
 #include "tutti/core/threads.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <fstream>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -32,8 +35,20 @@ void in_threads(std::size_t count, std::size_t num_threads,
   if (failure) std::rethrow_exception(failure);
 }
 
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  // "400000 100000": 4 processors' worth of time; "max 100000": no limit.
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0)
+    cpus = std::min(cpus, std::max(1, static_cast<int>(quota / period)));
+  return cpus;
+}
+
 std::size_t threads_at_most(std::size_t limit) {
-  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, limit);
+  return std::clamp<std::size_t>(static_cast<std::size_t>(usable_cpus()), 1, limit);
 }
 
 }  // namespace tutti

@@ -14,7 +14,9 @@ namespace tutti {
 
 void in_threads(std::size_t count, std::size_t num_threads,
                 const std::function<void(std::size_t)>& work);
-// The processors that this process may use, but at most `limit`.
+// Processors this process may use: its affinity, and the quota of its container (cgroup v2).
+int usable_cpus();
+// The same, but at most `limit`.
 std::size_t threads_at_most(std::size_t limit);
 
 }  // namespace tutti

@@ -16,6 +16,7 @@
 #include "tutti/core/status.h"
 #include "tutti/core/subprocess.h"
 #include "tutti/core/text.h"
+#include "tutti/core/threads.h"
 #include "tutti/launch/nodes.h"
 #include "tutti/launch/orphan_guard.h"
 #include "tutti/launch/output.h"

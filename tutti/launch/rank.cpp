@@ -1,11 +1,9 @@
 #include "tutti/launch/rank.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -25,18 +23,6 @@ Environment current_environment() {
     environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;
-}
-
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-  // "400000 100000": 4 processors' worth of time; "max 100000": no limit.
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0, period = 0;
-  if (file >> quota >> period && quota > 0 && period > 0)
-    cpus = std::min(cpus, std::max(1, static_cast<int>(quota / period)));
-  return cpus;
 }
 
 namespace internal {

@@ -77,7 +77,4 @@ Detection detect(const Environment& environment, const LaunchRequest& request);
 // process of its own. What is wrong with the launcher's variables is detect()'s to say.
 std::optional<int> launched_rank(const Environment& environment);
 
-// Processors this process may use: its affinity, and the quota of its container (cgroup v2).
-int usable_cpus();
-
 }  // namespace tutti::launch

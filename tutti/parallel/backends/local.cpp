@@ -1,6 +1,5 @@
 // env: local. Worker processes (or, with `processes: false`, threads) on this machine.
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "tutti/core/error.h"
+#include "tutti/core/threads.h"
 #include "tutti/core/units.h"
 #include "tutti/parallel/backends/local.h"
 #include "tutti/parallel/wire/secrets.h"
@@ -21,17 +21,6 @@ namespace {
 using config::Node;
 using config::Problems;
 using config::Schema;
-
-}  // namespace
-
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1U, std::thread::hardware_concurrency());
-}
-
-namespace {
 
 std::uint64_t machine_memory() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *

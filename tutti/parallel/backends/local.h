@@ -28,7 +28,6 @@ struct LocalOptions {
 };
 
 config::Schema<LocalOptions> local_schema(const std::string& env);
-int usable_cpus();                                           // that this process may run on
 std::uint64_t memory_limit_bytes(const config::Node& node);  // 0: none
 
 class LocalBackend : public Backend {

@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/log.h"
+#include "tutti/core/threads.h"
 #include "tutti/data/batching/settings.h"
 #include "tutti/data/validate.h"
 #include "tutti/launch/agent.h"
@@ -92,7 +93,7 @@ Sources open_sources(const StageContext& context, const launch::RankContext& ran
 // All cores, shared with the other ranks of this machine. Loader threads mostly wait for files.
 void use_all_cores(const launch::RankContext& rank) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(std::max(1, launch::usable_cpus() / std::max(1, rank.local_world_size)));
+  at::set_num_threads(std::max(1, usable_cpus() / std::max(1, rank.local_world_size)));
 }
 
 // What a config leaves to the recipe defaults and people who come from torch do not expect.
