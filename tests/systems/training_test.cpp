@@ -12,6 +12,7 @@
 #include "tests/places.h"
 #include "tests/systems/toy_training.h"
 #include "tutti/core/text.h"
+#include "tutti/core/threads.h"
 
 namespace tutti::systems {
 namespace {
@@ -398,9 +399,7 @@ TEST_F(Training, OtherBatchesInTheMiddleOfAnEpochBeginItAnew) {
 }
 
 TEST_F(Training, OneProcessUsesAllCoresUnlessToldOtherwise) {
-  cpu_set_t mine;  // fewer than there are, under taskset
-  ASSERT_EQ(::sched_getaffinity(0, sizeof mine, &mine), 0);
-  if (CPU_COUNT(&mine) < 2) GTEST_SKIP() << "one core";
+  if (usable_cpus() < 2) GTEST_SKIP() << "one core";
   const ToyTraining toy(4, 100);
   const auto threads = [&](Process process) {
     const std::size_t before = toy.steps();

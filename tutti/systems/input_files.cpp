@@ -106,7 +106,7 @@ std::string file_name_of(std::string metric) {
 bool has_average(const fs::path& folder, const std::string& metric) {
   std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(folder, unreadable))
-    if (entry.path().filename().string().starts_with(metric + ".ave_")) return true;
+    if (averaged_metric(entry.path()) == metric) return true;
   return false;
 }
 
